@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from dphead_extract.images import UnreadableImage, with_channels
 from dphead_extract.index import ImageIndex
-from dphead_extract.sources.image import Source
-from dphead_extract.sources.opening import tell_left_out
+from dphead_extract.sources.image import DeepImages, Source
+from dphead_extract.sources.opening import tell_doubts, tell_left_out
 from PIL import Image
 
 
@@ -101,6 +101,7 @@ def load_images(
     readable = np.ones(source.n_rows, bool)
     digests: list[int] = []
     reasons: Counter[str] = Counter()
+    deep = DeepImages()
     for row in range(source.n_rows):
         try:
             raw = source.raw(row)
@@ -109,11 +110,13 @@ def load_images(
             readable[row] = False
             reasons[f"unreadable images ({error})"] += 1
             continue
+        deep.add(source.highest_level(raw, pixels))
         if index is not None:
             digests.append(index.digest(source.known_by(raw, pixels)))
         image = with_channels(pixels, channels)
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
     tell_left_out(reasons)
+    tell_doubts([*source.doubts, *deep.doubts()])
     labels = source.labels.astype(np.int64)
     return Opened(x, labels, readable, source.names), np.array(digests, np.uint64)

@@ -406,7 +406,7 @@ def extract_like(
     from dphead_extract.run import ExtractOptions, extract
     from dphead_extract.sources.classes import Classes
     from dphead_extract.sources.listing import SUFFIXES
-    from dphead_extract.sources.opening import tell_left_out
+    from dphead_extract.sources.opening import tell_doubts, tell_left_out
 
     if source.is_file() and source.suffix.lower() in SUFFIXES:
         folder = output.with_name("image")  # a folder of this image only
@@ -438,7 +438,9 @@ def extract_like(
                 parts, files, _networks(parts, weights), strict=True
             )
         ]
-    tell_left_out(extract(options[0], progress, beside=options[1:]).left_out)
+    done = extract(options[0], progress, beside=options[1:])
+    tell_left_out(done.left_out)
+    tell_doubts(done.problems)
     if len(files) > 1:
         concatenate(files, output)
 

@@ -339,6 +339,17 @@ def _levels(
     return np.rint(levels).astype(np.uint8)
 
 
+def sample_bits(data: bytes) -> int:
+    """Return the bits of a file's gray samples if they are more than 8, else 8.
+
+    The file must be one that `decode_image` reads.
+    """
+    if data.startswith(b"\xff\xd8"):  # a JPEG
+        return 8
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        return _samples(image, data).bits if image.mode[0] == "I" else 8
+
+
 def with_channels(pixels: np.ndarray, channels: int) -> Image.Image:
     """Return decoded pixels as a Pillow image of one channel or of three."""
     return Image.fromarray(pixels).convert("RGB" if channels == 3 else "L")

@@ -14,10 +14,15 @@ import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.reading import canonical_json, open_same
-from dphead_extract.features.rows import Header, row_digest
+from dphead_extract.features.rows import Header, group_names, row_digest
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
-from dphead_extract.sources.classes import Classes, interpreted, possible_splits
+from dphead_extract.sources.classes import (
+    Classes,
+    alike_groups,
+    interpreted,
+    possible_splits,
+)
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.holdout import Holdout
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
@@ -100,7 +105,7 @@ def import_features(
         a text is not clearly a number. The unfinished file is then removed.
     """
     table = open_embeddings(options.source, options.columns)
-    n_rows = _survey(table, options)
+    n_rows, doubts = _survey(table, options)
     header = _make_header(table, options, n_rows)
     with FeaturesWriter(options.output, header) as writer:
         if not writer.already_complete:
@@ -121,24 +126,27 @@ def import_features(
         columns=table.columns,
         dataset_id=writer.dataset_id,
         already_complete=writer.already_complete,
-        problems=unread + verify(options.output),
+        problems=unread + doubts + verify(options.output),
     )
 
 
-def _survey(table: Table, options: ImportOptions) -> int:
-    """Read the label, group and split of each row, and return the number of rows.
+def _survey(table: Table, options: ImportOptions) -> tuple[int, list[str]]:
+    """Read the label, group and split of each row.
+
+    Return the number of rows, and lines about doubtful groups.
 
     Raises ExtractError for a file without rows, or for a text that is not a declared
     class or split.
     """
-    n_rows = 0
+    n_rows, groups = 0, set()
     for block in table.read(options.block_rows, False):
         count = len(next(iter(block.values())))
         encoded(block, table, options, range(n_rows, n_rows + count))
+        groups |= group_names(block.get("group", []))
         n_rows += count
     if n_rows == 0:
         raise ExtractError(f"{str(options.source)!r} has no rows.")
-    return n_rows
+    return n_rows, alike_groups(groups)
 
 
 def encoded(

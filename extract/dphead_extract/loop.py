@@ -21,7 +21,7 @@ from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.images import UnreadableImage
 from dphead_extract.index import ImageIndex
 from dphead_extract.normalization import RowNorm
-from dphead_extract.sources.image import Source
+from dphead_extract.sources.image import DeepImages, Source
 from dphead_extract.threads import one_thread, pool_of
 from dphead_extract.vectors import WholeVectors, are_alike
 
@@ -40,6 +40,7 @@ class Survey:
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_color: bool = False
     digests: list[int] = field(default_factory=list)  # under an index's key
+    deep: DeepImages = field(default_factory=DeepImages)
 
 
 def survey(
@@ -54,19 +55,20 @@ def survey(
     before.
     """
     found = Survey()
-    if source.arrays is not None and index is None:  # the header says it all
+    whole = source.arrays is not None and source.arrays.dtype == np.uint8
+    if whole and source.arrays is not None and index is None:  # the header says it all
         found.has_color = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])
         return found
 
     def look(raw: np.ndarray | bytes | None) -> Any:
-        """Return an image's shape and its digest, or why it is unreadable."""
+        """Return facts about an image (`Survey`), or why it is unreadable."""
         try:
             image = source.decode(raw)
         except UnreadableImage as error:
             return error
         known = index and index.digest(source.known_by(raw, image))
-        return image.shape, known
+        return image.shape, known, source.highest_level(raw, image)
 
     rows = map(source.raw, range(source.n_rows))
     with ThreadPoolExecutor(workers) as pool:
@@ -76,9 +78,10 @@ def survey(
             if isinstance(seen, UnreadableImage):
                 found.unreadable[row] = str(seen)
                 continue
-            shape, digest = seen
+            shape, digest, level = seen
             found.shapes.add(shape[:2])
             found.has_color |= len(shape) == 3
+            found.deep.add(level)
             if digest is not None:
                 found.digests.append(digest)
     return found

@@ -158,7 +158,8 @@ class Summary:
     overlaps : list of Overlap
         Other data sets that hold some of these images; private.
     problems : list of str
-        Results of `dphead_extract.features.format.verify`.
+        Doubts about rows of the source, and the results of
+        `dphead_extract.features.format.verify`; private.
     left_out : Counter
         Numbers of items of the source without a row, by reason; private.
     """
@@ -268,7 +269,11 @@ def extract(
         already_complete=already_complete,
         recognized=writer.dataset_id == identity.recognized,
         overlaps=overlaps,
-        problems=verify(writer.path) if options.check else [],
+        problems=[
+            *source.doubts,
+            *found.deep.doubts(),
+            *(verify(writer.path) if options.check else []),
+        ],
         left_out=source.left_out + Counter({"rows beyond --limit": beyond}) + masked,
     )
 

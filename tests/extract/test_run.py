@@ -9,6 +9,7 @@ from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.features.format import open_features
 from dphead_extract.features.writing import FeaturesWriter
+from dphead_extract.images import PixelRange
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes
@@ -59,6 +60,38 @@ def test_digits_from_images_to_file(digits_npz, digits, tmp_path):
     assert stat.S_IMODE(names.stat().st_mode) == 0o600
     assert names.read_text().splitlines()[1] == "0,npz:0"
     assert b"npz:0" not in out.read_bytes()
+
+
+def gray(bits, depth=16):
+    values = np.linspace(0, 2**bits - 1, 256).reshape(16, 16)
+    return values.astype(f"u{depth // 8}")
+
+
+@pytest.mark.parametrize(
+    "brightest, depth, told",
+    [(12, 16, True), (14, 16, True), (16, 16, False), (8, 8, False)],
+)
+def test_images_that_use_little_of_their_range_are_told_and_not_stored(
+    tmp_path, brightest, depth, told
+):
+    """12 bits in files of 16 bits become 17 of 256 levels."""
+    images = [gray(depth // 2, depth), gray(brightest, depth)]
+    files = {f"{i}/x.png": encoded(image) for i, image in enumerate(images)}
+    sources = [pack(tmp_path / "files", files), tmp_path / "a.npz"]
+    np.savez(sources[1], images=np.stack(images), labels=[0, 1])
+    for k, source in enumerate(sources):
+        network = BackboneOptions("scatternet", image_size=16, channels=1)
+        own = options(source, tmp_path / f"{k}.h5", backbone=network)
+        problems = extract(own).problems
+        assert len(problems) == told
+        assert all("--bits N" in problem for problem in problems)
+        assert b"gray levels" not in (tmp_path / f"{k}.h5").read_bytes()
+        pixels = PixelRange(bits=depth)
+        network = BackboneOptions(
+            "scatternet", image_size=16, channels=1, pixels=pixels
+        )
+        own = options(source, tmp_path / f"{k}b.h5", backbone=network)
+        assert extract(own).problems == []
 
 
 def test_same_command_again_does_nothing_and_another_is_refused(digits_npz, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.opening import open_source
-from pictures import drawn, pack
+from pictures import drawn, encoded, pack
 from PIL import Image
 
 from dphead.finetune.images import load_images
@@ -33,3 +33,12 @@ def test_one_image_of_another_color_and_size_changes_no_other_row(folder, channe
 def test_image_files_need_a_declared_size(folder):
     with pytest.raises(ValueError, match="Try --image-size"):
         load_images(open_source(folder, CLASSES))
+
+
+def test_doubtful_images_are_told(folder, capsys):
+    dark = np.arange(64).reshape(8, 8).astype(np.uint16)
+    pack(folder / "a" / "copies", {"1.png": encoded(dark)})
+    load_images(open_source(folder, CLASSES), 8)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "! private, for the data holder only: images in 1 folders below" in told
+    assert "They use at most 1 of 256 gray levels" in told

@@ -134,6 +134,11 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
     return np.array([_group_item(item) for item in found.tolist()], np.int64)[at]
 
 
+def group_names(groups: Any) -> set[str]:
+    """Return the names of the groups in a column that `group_ids` accepts."""
+    return {name for item in read_column(groups).tolist() if (name := name_of(item))}
+
+
 def _group_item(item: Any) -> int:
     """Return the id of the group that an item names; no method of the item runs."""
     if type(item) in (bool, np.bool_):

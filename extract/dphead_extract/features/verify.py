@@ -46,7 +46,8 @@ def verify(path: str | Path) -> list[str]:
     Notes
     -----
     The checks cover the digest of each block, labels without a class, unreadable rows,
-    equal images, groups in two splits, and groups with the name of a missing value.
+    equal images, rows without a split, groups in two splits, and groups with the name
+    of a missing value.
     """
     with open_features(path) as file:
         found = [*_blocks(file), *_labels(file), *_images(file), *_groups(file)]
@@ -175,12 +176,15 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _groups(file: FeaturesFile) -> Iterator[_Problem]:
-    """Report groups with the name of a missing value, and groups in two splits.
+    """Report rows without a split, and groups that are doubtful or in two splits.
 
     Rows of a group "NA" count as one person, so a group cap leaves most of them out.
     """
     if int(file.split.max(initial=0)) >= len(file.split_names):
         yield "split codes beyond split_names", None
+    elif file.split_names[-1] == "none":
+        rows = np.flatnonzero(file.split == len(file.split_names) - 1)
+        yield "rows in no split, which no fit on a split uses", rows
     if file.group is None:
         return
     for name in _LIKE_MISSING:

@@ -15,18 +15,29 @@ import numpy as np
 
 from dphead_extract.bounds import check_ends
 from dphead_extract.errors import ExtractError
+from dphead_extract.features.rows import group_names
 from dphead_extract.images import UnreadableImage, to_uint8
-from dphead_extract.sources.classes import interpreted, possible_splits
+from dphead_extract.sources.classes import (
+    SPLITS,
+    alike_groups,
+    interpreted,
+    possible_splits,
+)
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.image import Source, SourceOptions
+from dphead_extract.sources.listing import is_hidden
 from dphead_extract.sources.npz import opened_arrays
 
-_IDX_PREFIX = {"train": "train", "t10k": "test", "test": "test"}
+_IDX_PREFIX = SPLITS | {"t10k": "test"}
 _IDX_UINT8 = 8  # the third byte of an IDX file (yann.lecun.com/exdb/mnist)
 # number of classes: names of the files, and bytes of labels before an image
 _CIFAR = {
     10: ("data_batch_*.bin", "test_batch.bin", 1),
     100: ("train.bin", "test.bin", 2),
+}
+# patterns of the files that each reader of a folder opens, by the kind of source
+OPENED = {"idx": ("*idx[13][-.]ubyte*",)} | {
+    f"cifar{kind}": (train, test) for kind, (train, test, _) in _CIFAR.items()
 }
 _CIFAR_PIXELS = 3072  # 3 x 32 x 32
 _COLORS = ((), (3,))  # shapes of a pixel
@@ -64,6 +75,7 @@ def _source(
         names=[f"{kind}:{row}" for row in range(len(rows))],
         arrays=images,
         left_out=Counter({"rows of other splits": len(arrays) - len(rows)}),
+        doubts=alike_groups(group_names(columns.get("group", []))),
     )
 
 
@@ -98,7 +110,7 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
     pairs: dict[str, tuple[Path, Path]] = {}
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         match = re.fullmatch(r"((.*?)[-_.])?images[-.]idx3[-.]ubyte(\.gz)?", file.name)
-        if match is None:
+        if match is None or is_hidden(file.name):
             continue
         stem = file.name.removesuffix(".gz")
         name = file.name.replace("images", "labels").replace("idx3", "idx1")
@@ -115,18 +127,23 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
                 "The folder has two IDX files of images for the split "
                 f"{split or 'all'}. Type the path of a file instead of the folder."
             )
+    if "" in pairs and len(pairs) > 1:  # else it has all rows
+        raise ExtractError(
+            f"{pairs[''][0].name!r} is of no split. Type the path of a file instead of "
+            f"the folder, or rename it to one of {', '.join(_IDX_PREFIX)}."
+        )
     return pairs
 
 
 def open_idx(path: Path, declared: SourceOptions) -> Source | None:
-    """Return a Source of IDX pairs in a folder (train, then test), or None without.
+    """Return a Source of IDX pairs in a folder (train first), or None without.
 
     `path` may also be one images file with its labels beside it.
     """
     pairs = _idx_pairs(path)
     if not pairs:
         return None
-    found = [name for name in ("train", "test", "") if name in pairs]
+    found = [name for name in ("train", "validation", "test", "") if name in pairs]
     arrays, labels, splits = [], [], []
     for name in found:
         x, y = (read_idx(file) for file in pairs[name])

@@ -6,17 +6,19 @@ rows, because rows are private.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
 from dphead_extract.bounds import read_text
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.rows import group_ids
-from dphead_extract.items import name_of, read_column
+from dphead_extract.items import name_of, read_column, text_group
 
 SPLITS = {
     "train": "train",
@@ -28,6 +30,8 @@ SPLITS = {
 _SPLIT_OF = SPLITS | {"0": "train", "1": "test", "2": "validation", "-1": "", "": ""}
 _UNLABELED = "-1"  # many data sets mark a row without a class by this label
 _MOST_CLASSES = 2**20  # largest `--classes N`; a choice, not measured
+# not in 1.05, where they are no leading zeros
+_LEADING_ZEROS = re.compile(r"(?<![0-9.])0+(?=[0-9])")
 # the splits of a source if its layout or header says that it has splits
 _SPLIT_NAMES = ("train", "validation", "test", "none")
 
@@ -198,6 +202,21 @@ def possible_splits(declared: bool) -> list[str]:
     return list(_SPLIT_NAMES) if declared else ["all"]
 
 
+def split_doubts(counts: Mapping[str, int]) -> list[str]:
+    """Return a line for rows whose folder or file does not name a split; private.
+
+    `counts` has the number of rows of each such folder or file.
+    """
+    if not counts:
+        return []
+    some = ", ".join(f"{name!r}: {count}" for name, count in [*counts.items()][:4])
+    more = ", ..." if len(counts) > 4 else ""
+    return [
+        "rows in no split, because their folder or file is not named "
+        f"{', '.join(sorted(SPLITS))}: {sum(counts.values())} ({some}{more})"
+    ]
+
+
 def _split_codes(
     values: Sequence[Any] | np.ndarray | None, n_rows: int, names: Sequence[str]
 ) -> np.ndarray:
@@ -312,6 +331,28 @@ def interpreted(
         split_names=split_names,
         group=group,
     )
+
+
+def alike_groups(names: Iterable[str]) -> list[str]:
+    """Return a line for people whose ids differ only by case or by leading zeros.
+
+    A spreadsheet turns 007 into 7, which then is another person. The line is private.
+    """
+    alike: dict[str, set[str]] = {}
+    for name in names:
+        folded = normalize("NFKC", name).casefold()
+        alike.setdefault(_LEADING_ZEROS.sub("", folded), set()).add(name)
+    found = [
+        sorted(same) for same in alike.values() if len({*map(text_group, same)}) > 1
+    ]
+    if not found:
+        return []
+    some = "; ".join(" and ".join(map(repr, same[:3])) for same in found[:3])
+    more = "; ..." if len(found) > 3 else ""
+    return [
+        "groups that differ only by case or leading zeros are different people: "
+        f"{len(found)} ({some}{more})"
+    ]
 
 
 def _at(values: Any, rows: np.ndarray) -> Any:

@@ -11,13 +11,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dphead_extract.bounds import read_plain, size_of
 from dphead_extract.errors import ExtractError
 from dphead_extract.items import read_column
-from dphead_extract.sources.classes import SPLITS, Classes
+from dphead_extract.sources.classes import SPLITS, Classes, split_doubts
 from dphead_extract.sources.columns import (
     ROLES,
     TABLE_SUFFIXES,
@@ -25,7 +25,7 @@ from dphead_extract.sources.columns import (
     check_columns,
 )
 from dphead_extract.sources.image import Source, SourceOptions
-from dphead_extract.sources.listing import Row, list_rows
+from dphead_extract.sources.listing import Row, is_hidden, list_rows
 from dphead_extract.sources.table_files import (
     TableFile,
     check_role,
@@ -67,7 +67,7 @@ def table_files(path: Path, columns: Columns) -> list[Path]:
         p
         for pattern in _PATTERNS
         for p in path.glob(pattern)
-        if p.is_file() and not p.name.startswith(".")
+        if p.is_file() and not is_hidden(p.relative_to(path).as_posix())
     ]
     return sorted(kept, key=lambda p: p.relative_to(path).parts)
 
@@ -138,23 +138,28 @@ def _dataset(
     counted = classes.names == [str(i) for i in range(len(header or []))]
     names = [] if counted else header or []
     rows: list[Row] = []
-    for table in tables:
-        file = table.path.relative_to(root).as_posix()
+    named = {table.path.relative_to(root).as_posix(): table for table in tables}
+    unnamed = [file for file, table in named.items() if not _split_of(table.path, root)]
+    for file, table in named.items():
         own, size = _split_of(table.path, root), table.path.stat().st_size
         for label, group, its_split in _cells(table, [roles.get(r) for r in ROLES]):
             if isinstance(label, int) and 0 <= label < len(names):
                 label = names[label]
             its_split = own if its_split in (None, "") else its_split
             rows.append((f"{file}:{len(rows)}", size, label, its_split, group))
-    return list_rows(
+    source = list_rows(
         "dataset",
         path,
         rows,
         _Images(tables, image).read,
         replace(declared, classes=classes),
-        splits="split" in roles or any(_split_of(t.path, root) for t in tables),
+        splits="split" in roles or len(unnamed) < len(tables),
         grouped="group" in roles,
     )
+    words = {PurePosixPath(file).name.split("-")[0] for file in named}
+    if "split" not in roles and len(words) > 1:
+        source.doubts += split_doubts({file: named[file].n_rows for file in unnamed})
+    return source
 
 
 def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:

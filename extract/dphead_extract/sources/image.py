@@ -11,10 +11,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dphead_extract.images import PixelRange, UnreadableImage, decode_image, to_uint8
+from dphead_extract.images import (
+    PixelRange,
+    UnreadableImage,
+    decode_image,
+    sample_bits,
+    to_uint8,
+)
 from dphead_extract.sources.classes import Classes, Roles
 from dphead_extract.sources.columns import Columns
 
+_HALF_OF_LEVELS = 127
 MISSING = "the file does not exist"  # why a row is unreadable
 
 
@@ -27,6 +34,34 @@ class SourceOptions:
     layout: str | None
     columns: Columns
     pixels: PixelRange
+
+
+@dataclass
+class DeepImages:
+    """Note how much of their range gray images of more than 8 bits use.
+
+    The result is private. It may only be told to the data holder: a range that is
+    chosen by the images would depend on them.
+    """
+
+    count: int = 0
+    highest: int = 0  # of the 256 levels
+
+    def add(self, level: int | None) -> None:
+        """Note the result of `Source.highest_level`."""
+        if level is not None:
+            self.count += 1
+            self.highest = max(self.highest, level)
+
+    def doubts(self) -> list[str]:
+        """Return a line if all the images are darker than half of their range."""
+        if not self.count or self.highest > _HALF_OF_LEVELS:
+            return []
+        return [
+            f"gray images of more than 8 bits: {self.count}. They use at most "
+            f"{self.highest + 1} of 256 gray levels, as images of 12 bits in files of "
+            "16 bits do. Look up how many bits the device stores, and type --bits N"
+        ]
 
 
 @dataclass(kw_only=True)
@@ -50,6 +85,8 @@ class Source(Roles):
     left_out : Counter
         How many files, members or rows of the source are no rows here, by reason;
         private.
+    doubts : list of str
+        Lines about rows that may mean something else than was read; private.
     missing : sequence of int
         Rows without an image file.
     first : int
@@ -66,6 +103,7 @@ class Source(Roles):
     arrays: np.ndarray | None = None
     read: Callable[[int], bytes] | None = None
     left_out: Counter[str] = field(default_factory=Counter)
+    doubts: list[str] = field(default_factory=list)
     missing: Sequence[int] = ()
     first: int = 0
     layout: str = ""
@@ -134,6 +172,21 @@ class Source(Roles):
             return _decoded(raw, PixelRange())
         except UnreadableImage:  # without a range
             return np.frombuffer(raw, np.uint8) if isinstance(raw, bytes) else raw
+
+    def highest_level(
+        self, raw: np.ndarray | bytes | None, image: np.ndarray
+    ) -> int | None:
+        """Return the highest of 256 levels of a gray image of more than 8 bits.
+
+        Return None for another image, or with a declared range.
+        """
+        if raw is None or image.ndim == 3 or self.pixels != PixelRange():
+            return None
+        if isinstance(raw, bytes):
+            deep = sample_bits(raw) > 8
+        else:
+            deep = raw.dtype.kind == "u" and raw.dtype.itemsize > 1
+        return int(image.max(initial=0)) if deep else None
 
     def image(self, row: int) -> np.ndarray:
         """Return the decoded image of one row, uint8 (H, W) or (H, W, 3).

@@ -16,7 +16,14 @@ from typing import Any
 
 from dphead_extract.bounds import read_plain, size_of
 from dphead_extract.errors import ExtractError
-from dphead_extract.sources.classes import SPLITS, interpreted, possible_splits
+from dphead_extract.features.rows import group_names
+from dphead_extract.sources.classes import (
+    SPLITS,
+    alike_groups,
+    interpreted,
+    possible_splits,
+    split_doubts,
+)
 from dphead_extract.sources.image import Source, SourceOptions
 
 # endings of common image formats that Pillow decodes
@@ -24,6 +31,11 @@ SUFFIXES = (
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".jif"),
     *(".bmp", ".dib", ".gif", ".tif", ".tiff", ".webp", ".avif", ".avifs"),
     *(".pbm", ".pgm", ".pnm", ".ppm", ".tga"),
+)
+# folders that network drives, desktops and zip programs make, with copies of images
+_SYSTEM_FOLDERS = (
+    *("@eadir", "@recycle", "#recycle", "#snapshot", "$recycle.bin"),
+    *("__macosx", "lost+found", "system volume information"),
 )
 _EXAMPLES = "class, split/class, any/class or any/split/class"
 # name, bytes, label, split and group of an image; None for what the source does not say
@@ -70,16 +82,45 @@ class Layout:
 
     def read(self, name: str) -> tuple[str, str]:
         """Return the label and the split of a relative path; "" for none."""
-        folders = PurePosixPath(name).parts[:-1]
-        said = dict(zip(self.parts, folders, strict=False))
+        said = self._said(name)
         split = said.get("split", "")
         return said.get("class", ""), split if split.lower() in SPLITS else ""
+
+    def _said(self, name: str) -> dict[str, str]:
+        folders = PurePosixPath(name).parts[:-1]
+        return dict(zip(self.parts, folders, strict=False))
+
+    def doubts(self, names: list[str], labeled: bool) -> list[str]:
+        """Return lines for folders that name no split, or lie below the layout.
+
+        Folders below may hold copies, or be people, which matters for labeled images.
+        The lines are private.
+        """
+        splits = Counter(self._said(name).get("split", "") for name in names)
+        unknown = {s: n for s, n in splits.items() if s and s.lower() not in SPLITS}
+        beyond = [PurePosixPath(name).parts[len(self.parts) : -1] for name in names]
+        below = Counter(parts[0] for parts in beyond if parts)
+        if not (below and labeled):
+            return split_doubts(unknown)
+        some = ", ".join(map(repr, sorted(below)[:3])) + ", ..." * (len(below) > 3)
+        return [
+            *split_doubts(unknown),
+            f"images in {len(below)} folders below --layout {self}, whose names have "
+            f"no meaning: {below.total()} ({some}). If they are no copies, type "
+            f"--layout {self}/any. If they are people, write a table with groups",
+        ]
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a path, or a folder of it, is hidden or made by a system."""
+    parts = PurePosixPath(name).parts
+    return any(p.startswith(".") or p.lower() in _SYSTEM_FOLDERS for p in parts)
 
 
 def _why_left_out(name: str) -> str:
     """Return the reason why a file has no row, or "" for an image."""
     path = PurePosixPath(name)
-    if any(part.startswith(".") or part == "__MACOSX" for part in path.parts):
+    if is_hidden(name):
         return "hidden files"
     if path.suffix.lower() not in SUFFIXES:
         return f"files without an image's ending ({path.suffix.lower() or 'none'})"
@@ -144,6 +185,7 @@ def list_rows(
         read=lambda row: read(files[row]),
         missing=[row for row, (_, size, *_) in enumerate(own) if size < 0],
         left_out=Counter({"rows of other splits": len(rows) - len(own)}),
+        doubts=alike_groups(group_names(columns.get("group", []))),
     )
 
 
@@ -198,7 +240,9 @@ def open_folder(path: Path, declared: SourceOptions) -> Source:
         anything,
         splits=layout.has_splits,
     )
-    source = replace(source, layout=str(layout), left_out=source.left_out + left_out)
+    source.layout, source.left_out = str(layout), source.left_out + left_out
+    listed = [name for name, _ in members]
+    source.doubts += layout.doubts(listed, not classes.ignore_labels)
     _check_found_classes(source, declared)
     others = [
         layout.read(name)[0]

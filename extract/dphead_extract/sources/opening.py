@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from dphead_extract.bounds import check_ends
@@ -123,20 +124,25 @@ def tell_left_out(left_out: Counter[str]) -> None:
     """
     counts = [f"{count:,} {reason}" for reason, count in (+left_out).most_common()]
     if counts:
-        text = f"Left out of the source (private): {', '.join(counts)}"
-        print(textwrap.fill(text, 80), file=sys.stderr)
+        _tell(f"Left out of the source (private): {', '.join(counts)}")
 
 
-# patterns of the files that each reader of a folder of arrays opens
-_OPENED = {"idx": "*idx[13][-.]ubyte*", "cifar10": "*.bin", "cifar100": "*.bin"}
+def tell_doubts(doubts: Sequence[str]) -> None:
+    """Print what rows of a source may mean, to standard error, for the data holder."""
+    for doubt in doubts:
+        _tell(f"! private, for the data holder only: {doubt}.")
+
+
+def _tell(text: str) -> None:
+    print(textwrap.fill(text, 80), file=sys.stderr)
 
 
 def _beside(folder: Path, kind: str) -> Counter[str]:
     """Count the files of a folder that a reader of arrays or data sets leaves out."""
     if kind == "dataset":
         opened = set(datasets.table_files(folder, Columns()))
-    elif kind in _OPENED:
-        opened = set(folder.glob(_OPENED[kind]))
+    elif kind in arrays.OPENED:
+        opened = {f for pattern in arrays.OPENED[kind] for f in folder.glob(pattern)}
     else:  # the reader of image files counts them itself
         return Counter()
     others = set(listing.files_below(folder)) - opened

@@ -32,6 +32,14 @@ def test_groups_with_the_name_of_a_missing_value_are_reported(tmp_path):
     assert problem.startswith("rows of one group 'NA' (") and "2 (rows 1, 3)" in problem
 
 
+def test_rows_in_no_split_are_reported(tmp_path):
+    names, split = ["train", "test", "none"], [0, 2, 1, 2, 0]
+    rows = {"split": split, "split_names": names}
+    write_features(tmp_path / "f.h5", np.eye(5), np.zeros(5, int), ["a"], **rows)
+    (problem,) = verify(tmp_path / "f.h5")
+    assert problem.startswith("rows in no split, which") and "2 (rows 1, 3)" in problem
+
+
 @pytest.mark.parametrize("block_rows", [-1, 0, 2])
 def test_blocks_that_no_digest_covers_are_refused(tmp_path, block_rows):
     """With a negative size, no block would be compared with its digest."""

@@ -212,3 +212,27 @@ def test_a_negative_label_other_than_minus_one_is_refused():
     for labels in (np.array([-1, -2]), ["-1", "-2"], [-1, -2]):
         with pytest.raises(ExtractError, match="the label '-2'"):
             Classes.parse("2").encode(labels, 2)
+
+
+GROUPS = ["007", "7", "P1", "p1", "1.05", "1.5", "10", "1", "1.0", None]
+
+
+def test_people_whose_ids_differ_by_zeros_or_case_are_told_in_every_format(tmp_path):
+    """Each is a person of her own: a cap and a split take them apart."""
+    n = len(GROUPS)
+    texts = ["" if name is None else name for name in GROUPS]
+    np.savez(tmp_path / "i.npz", images=np.zeros((n, 8, 8), np.uint8), group=texts)
+    np.savez(tmp_path / "f.npz", features=np.ones((n, 2)), group=texts)
+    table = pa.table({"path": ["1.png"] * n, "group": GROUPS})
+    csv.write_csv(table, tmp_path / "i.csv")
+    parquet.write_table(table, tmp_path / "i.parquet")
+    table = pa.table({"x": np.ones(n), "group": GROUPS})
+    csv.write_csv(table, tmp_path / "f.csv")
+    expected = ["groups that differ only by case or leading zeros are different"]
+    expected = [f"{expected[0]} people: 2 ('007' and '7'; 'P1' and 'p1')"]
+    for name in ("i.npz", "i.csv", "i.parquet"):
+        assert open_source(tmp_path / name).doubts == expected
+    for name in ("f.npz", "f.csv"):
+        options = ImportOptions(tmp_path / name, tmp_path / f"{name}.h5", block_rows=1)
+        assert expected[0] in import_features(options).problems
+        assert b"P1" not in (tmp_path / f"{name}.h5").read_bytes()

@@ -102,6 +102,21 @@ def test_one_row_of_a_dataset_changes_no_other(tmp_path):
     assert all(one == found[0] for one in found)
 
 
+def test_shards_that_are_named_like_no_split_are_told_with_their_rows(hub):
+    assert not open_source(hub, Classes(NAMES)).doubts
+    rows = table(range(3), label=[0, 1, 2], patient=["p"] * 3)
+    parquet.write_table(rows, hub / "data" / "dev-00000-of-00001.parquet")
+    (hub / "@eaDir").mkdir()
+    (hub / "@eaDir" / "copy.parquet").write_bytes(b"hidden")
+    for split in ("all", "train"):
+        said = open_source(hub, Classes(NAMES), split).doubts
+        assert said[0].endswith("3 ('data/dev-00000-of-00001.parquet': 3)")
+    for file in hub.glob("data/t*.parquet"):
+        file.rename(file.with_name(f"my{file.name}"))
+    (said,) = open_source(hub, Classes(NAMES)).doubts  # no name is a split
+    assert "validation: 103 (" in said
+
+
 STRUCTS = (
     [("path", pa.string()), ("bytes", pa.binary())],
     [("bytes", pa.large_binary()), ("path", pa.large_string())],

@@ -55,6 +55,39 @@ def test_every_common_ending_of_an_image_is_a_row(tmp_path, ending, kind):
     assert not source.left_out
 
 
+SYSTEMS = ("@eaDir", "#recycle", "$RECYCLE.BIN", ".thumbnails", "__MACOSX", ".@__thumb")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_copies_that_network_drives_and_desktops_make_are_no_rows(folder, name):
+    pack(folder / "cat" / name / "1.png", {"THUMB.jpg": picture("JPEG")})
+    source = open_source(folder, CATS_AND_DOGS)
+    assert source.n_rows == 4 and source.left_out == {"hidden files": 1}
+    assert not source.doubts
+
+
+def test_folders_below_the_layout_are_told_unless_they_are_declared(folder):
+    """They may be copies of pictures, or people whom no group protects."""
+    pack(folder / "cat", {"thumbs/1.png": picture(), "p7/1.png": picture()})
+    source = open_source(folder, CATS_AND_DOGS)
+    assert source.n_rows == 6
+    assert "2 folders below --layout class" in source.doubts[0]
+    assert "no meaning: 2 ('p7', 'thumbs')" in source.doubts[0]
+    assert not open_source(folder, CATS_AND_DOGS, layout="class/any").doubts
+    assert not open_source(folder, Classes(ignore_labels=True)).doubts
+
+
+def test_folders_that_are_named_like_no_split_are_told_with_their_rows(tmp_path):
+    files = [f"{split}/cat/{i}.png" for split in ("train", "Testing") for i in "12"]
+    pack(tmp_path, dict.fromkeys([*files, "dev/cat/1.png"], picture()))
+    for split in ("all", "train"):
+        source = open_source(tmp_path, CATS_AND_DOGS, split, layout="split/class")
+        assert source.doubts[0].endswith("validation: 3 ('Testing': 2, 'dev': 1)")
+    pack(tmp_path / "known", dict.fromkeys(["Train/cat/1.png", "val/cat/1.png"], b""))
+    layout = "split/class"
+    assert not open_source(tmp_path / "known", CATS_AND_DOGS, layout=layout).doubts
+
+
 OTHERS = ("cat/notes.txt", "cat/more.txt", "dog/README", ".git/1.png", "__MACOSX/1.png")
 COUNTS = {
     "files without an image's ending (.txt)": 2,
