@@ -27,7 +27,15 @@ MODULES = {  # public functions and classes besides the estimators, by purpose
     "Fit from files to files": ("dphead.fit.run.fit_files", "dphead.fit.options"),
     "Forecast accuracy": ("dphead.fit.forecast",),
     "Add a method": ("dphead.solvers.base", "dphead.solvers.head"),
+    "Compute epsilon and noise": (
+        "dphead.privacy.accounting.events.GaussianEvent",
+        "dphead.privacy.accounting.compose.compose_epsilon",
+        "dphead.privacy.accounting.gdp",
+        "dphead.planning.calibration",
+        "dphead.analysis.profiles",
+    ),
     "Bound attackers": ("dphead.analysis.tradeoff",),
+    "Audit a function": ("dphead.analysis.audit_mechanism.audit_mechanism",),
     "Check a run": (
         "dphead.analysis.check.check",
         "dphead.analysis.check.Finding",

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dphead.analysis.audit_mechanism import audit_mechanism
     from dphead.estimators import (
         DPPCA,
         DPAdamClassifier,
@@ -44,17 +45,20 @@ __all__ = [
     "PrivacyWarning",
     "PrivateNotice",
     "__version__",
+    "audit_mechanism",
 ]
 
 # needs PyTorch, so `from dphead import *` excludes it
 _NEEDS_TORCH = "DPFinetuneClassifier"
+# modules of the names that are no estimators of heads
+_MODULES = {_NEEDS_TORCH: "finetune", "audit_mechanism": "analysis.audit_mechanism"}
 
 if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
     def __getattr__(name: str) -> Any:
         if name not in {*__all__, _NEEDS_TORCH}:
             raise AttributeError(f"module 'dphead' has no attribute {name!r}")
-        module = "finetune" if name == _NEEDS_TORCH else "estimators"
+        module = _MODULES.get(name, "estimators")
         value = getattr(import_module(f"dphead.{module}"), name)
         globals()[name] = value
         return value

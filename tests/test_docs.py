@@ -1,5 +1,7 @@
 """README and docs/: short, explained, and true where a test can say so."""
 
+import contextlib
+import io
 import re
 import shlex
 from pathlib import Path
@@ -57,3 +59,21 @@ def test_the_limits_on_an_attacker_are_those_of_the_exact_curve():
             limits = true_positive_rates(events, REPORTED_RATES, replaced=replaced)
             cells = " | ".join(percent_up(limit) for limit in limits)
             assert f"| {epsilon:g} | {cells} |" in text
+
+
+@pytest.mark.parametrize("name", ["accounting", "audit-mechanism"])
+def test_the_python_of_a_page_prints_what_it_shows(name):
+    """Blocks run one after another, and a block of text is what the last one printed.
+
+    Generators have fixed seeds.
+    """
+    text = (ROOT / f"docs/{name}.md").read_text()
+    printed, names = "", {}
+    for kind, block in re.findall(r"^```(python|text)\n(.*?)^```", text, re.S | re.M):
+        if kind == "text":
+            assert block == printed
+            continue
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(block, names)
+        printed = out.getvalue()
+    assert printed

@@ -33,7 +33,7 @@ from dphead.analysis.audit_transcript import (
     uncharged,
 )
 from dphead.planning.plan import Plan
-from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import Solver
 
@@ -221,7 +221,8 @@ def attack(
     threshold = aimed.best(fits, (1 - confidence) / 2)[0]
     kinds = [_kinds(solver, plan, problem) for problem in problems]
     record = _scores(solver, plan, problems, fits, kinds[0].values(), progress)
-    bounds = statements(record.scores, record.own, claim, threshold, confidence)
+    bounds = statements(record.scores, claim, threshold, confidence)
+    own = math.sqrt(record.own.mean())
     again = recomputed_epsilon(plan.specs, plan.delta, plan.relation)
     findings = [
         *record.evidence.findings(),
@@ -232,6 +233,8 @@ def attack(
     tests = judge(findings, 1 - confidence)
     return {
         **bounds,
+        "canary_mu": own,
+        "canary_epsilon": epsilon_from_mu(own, plan.delta) if claim.mu else None,
         "recomputed_epsilon": again,
         "laws": tests,
         "canaries_tried": len(problems),

@@ -15,7 +15,11 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import beta
 
-from dphead.analysis.tradeoff import max_advantage, tradeoff
+from dphead.analysis.tradeoff import (
+    epsilon_delta_tradeoff,
+    max_advantage,
+    tradeoff,
+)
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu, total_mu
 
 # false-positive rates of an evaluated trade-off curve; chosen, not measured
@@ -113,12 +117,16 @@ class Claim:
         """Return the largest advantage that the releases allow."""
         return max_advantage(self.events, self.relation)
 
+    def misses(self, rates: np.ndarray) -> np.ndarray:
+        """Return the smallest false-negative rate at each false-positive rate."""
+        return tradeoff(self.events, rates, self.relation)
+
     def best(self, fits: float, error: float) -> tuple[float, float]:
         """Return the threshold on scores with the largest expected `epsilon_bound`.
 
         The second value is that expected bound, from the claim's trade-off curve.
         """
-        misses = tradeoff(self.events, _CURVE_RATES, self.relation)
+        misses = self.misses(_CURVE_RATES)
         bounds = epsilon_bound(
             fits * _CURVE_RATES, fits * misses, fits, self.delta, error
         )
@@ -132,9 +140,28 @@ class Claim:
         return ratio, float(bounds[best])
 
 
+class EpsilonDeltaClaim(Claim):
+    """Describe a claim of (epsilon, delta)-DP by a mechanism of unknown releases."""
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        super().__init__(epsilon, delta, "", ())
+
+    @property
+    def mu(self) -> None:
+        """Return None, because the claim is not of Gaussian DP."""
+
+    @cached_property
+    def advantage(self) -> float:
+        """Return the largest advantage that the claim allows."""
+        return 1 - 2 * (1 - self.delta) / (1 + math.exp(min(self.epsilon, 700.0)))
+
+    def misses(self, rates: np.ndarray) -> np.ndarray:
+        """Return the smallest false-negative rate at each false-positive rate."""
+        return epsilon_delta_tradeoff(self.epsilon, self.delta, rates)
+
+
 def statements(
     scores: np.ndarray,
-    own_mu2: np.ndarray,
     claim: Claim,
     threshold: float,
     confidence: float,
@@ -145,10 +172,8 @@ def statements(
     ----------
     scores : (2, fits) float
         Log-likelihood ratios: row 0 without the canary, row 1 with it.
-    own_mu2 : (2, fits) float
-        The canary's own mu squared.
     claim : Claim
-        The claim of the plan.
+        The claim to test.
     threshold : float
         First result of `Claim.best`, fixed before the fits.
     confidence : float
@@ -178,7 +203,6 @@ def statements(
     false, true = (int(row.sum()) for row in scores > 0)
     advantage, mu, from_mu = bounds_on_mu(false + n - true)
     _, best_mu, best_from_mu = bounds_on_mu(n * (1 - claim.advantage))
-    own = math.sqrt(own_mu2.mean())
     return {
         "epsilon": claim.epsilon,
         "delta": claim.delta,
@@ -196,7 +220,5 @@ def statements(
             "epsilon_from_mu": best_from_mu,
             "advantage": claim.advantage,
         },
-        "canary_mu": own,
-        "canary_epsilon": epsilon_from_mu(own, claim.delta) if claim.mu else None,
         "passed": epsilon <= claim.epsilon and advantage <= claim.advantage,
     }

@@ -54,6 +54,33 @@ def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarra
     )
 
 
+def epsilon_delta_tradeoff(
+    epsilon: float, delta: float, fpr: np.ndarray | Sequence[float]
+) -> np.ndarray:
+    """Return the smallest false-negative rates of attacks on (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee.
+    fpr : array of float
+        False-positive rates in [0, 1].
+
+    Returns
+    -------
+    array of float
+        max(0, 1 - delta - e^eps fpr, e^-eps (1 - delta - fpr)).
+
+    References
+    ----------
+    Dong, Roth, Su 2022, Proposition 3.
+    """
+    rates = np.asarray(fpr, float)
+    likely = 1 - delta - math.exp(min(epsilon, 700.0)) * rates
+    unlikely = math.exp(-epsilon) * (1 - delta - rates)
+    return np.maximum(0.0, np.maximum(likely, unlikely))
+
+
 def delta_from_mu(mu: float, epsilon: float) -> float:
     """Return the delta of a mu-GDP mechanism at `epsilon`.
 
@@ -303,8 +330,7 @@ def limits_of_total(
         return detection_limits([GaussianEvent(1 / mu)] if mu > 0 else [], relation)
 
     def hits(rate: float) -> float:
-        steep, flat = math.exp(min(epsilon, 700.0)), math.exp(-epsilon)
-        return min(1.0, delta + steep * rate, 1 - flat * (1 - delta - rate))
+        return 1 - float(epsilon_delta_tradeoff(epsilon, delta, [rate])[0])
 
     found = {}
     for replaced in comparisons(relation):

@@ -92,7 +92,7 @@ def test_ceilings_are_what_perfect_scores_reach():
     means = np.array([[-1], [1]]) * mu**2 / 2
     scores = mu * rng.standard_normal((2, n)) + means
     cut = claim.best(n, 5e-5)[0]
-    found = statements(scores, np.full((2, n), mu**2), claim, cut, 0.9999)
+    found = statements(scores, claim, cut, 0.9999)
     ceilings = found["ceilings"]
     for name in ("epsilon_lower_bound", "mu_lower_bound", "epsilon_from_mu"):
         assert found[name] == pytest.approx(ceilings[name], rel=0.12), name

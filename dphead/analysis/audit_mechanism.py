@@ -1,0 +1,175 @@
+"""Audit any function from a data set to numbers, and bound its epsilon from below.
+
+The function is run on two neighboring data sets. A half of the runs teaches an attack
+to distinguish the two, and the other half gives the bounds of `audit_bounds`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dphead.analysis.audit_bounds import (
+    Claim,
+    EpsilonDeltaClaim,
+    epsilon_bound,
+    statements,
+)
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.privacy.accounting import GaussianEvent, check, require
+
+_LEAST_VARIANCE = 1e-9  # in a data set, as a part of the variance over both; chosen
+
+
+def audit_mechanism(
+    function: Callable[[Any], Any],
+    epsilon: float,
+    delta: float,
+    neighbors: Sequence[Any],
+    *,
+    fits: int = 1000,
+    confidence: float = 0.9999,
+    gaussian: bool = False,
+) -> dict[str, Any]:
+    """Run a mechanism on two neighboring data sets, and test its claim.
+
+    Parameters
+    ----------
+    function : callable
+        The mechanism. It takes a data set and returns a number, or an array of the same
+        shape in every run. Each run must draw new noise.
+    epsilon, delta : float
+        The claimed guarantee. `delta` may be 0.
+    neighbors : pair
+        Two neighboring data sets, the one without the record first.
+    fits : int, default 1000
+        Number of runs on each data set. The first half teaches the attack.
+    confidence : float, default 0.9999
+        Joint confidence of the bounds. A correct mechanism fails with probability at
+        most 1 - confidence.
+    gaussian : bool, default False
+        Whether the claim is of Gaussian DP, such as Gaussian noise on one sum. The
+        results then include the epsilon of the bound on mu, and the test is stricter.
+
+    Returns
+    -------
+    dict
+        The bounds, as in audit.json of `dphead audit`. "passed" is False if the runs
+        refute the claim.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid, or if an output is not finite or changes its shape.
+
+    Notes
+    -----
+    The attack scores an output by two Gaussians with independent entries. It is good
+    for additive noise on few numbers. A function that returns the score of a better
+    attack, for example the loss on the record, gives better bounds.
+
+    A passed audit proves nothing: another attack, other data sets or more runs may
+    refute the claim. With n runs in the second half, no bound exceeds about
+    ln(n / 11) at the default confidence.
+
+    References
+    ----------
+    Jagielski, Ullman, Oprea 2020. Nasr et al. 2023, for the bound on mu.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> def noisy_count(rows):
+    ...     return len(rows) + rng.laplace(scale=0.2)  # epsilon is 5, not 1
+    >>> found = audit_mechanism(noisy_count, 1.0, 0.0, ([1, 2], [1, 2, 3]))
+    >>> found["passed"], found["epsilon_lower_bound"] > 2
+    (False, True)
+    """
+    known = 0 < epsilon < math.inf and 0 <= delta < 1
+    hint = "Use numbers such as 1 and 1e-5."
+    text = "epsilon must be positive and finite, and delta in [0, 1)"
+    require(known, text, "epsilon", (epsilon, delta), hint)
+    known = 0.5 < confidence < 1
+    require(known, "confidence must be between 0.5 and 1", "confidence", confidence)
+    require(fits >= 4, "fits must be at least 4", "fits", fits, "Use 1000.")
+    require(
+        len(neighbors) == 2,
+        "neighbors must be two data sets",
+        "neighbors",
+        len(neighbors),
+    )
+    claim: Claim = EpsilonDeltaClaim(epsilon, delta)
+    if gaussian:
+        check(delta)
+        event = GaussianEvent(1 / mu_from_epsilon(epsilon, delta))
+        claim = Claim(epsilon, delta, "zero_out", (event,))
+    # in turns, so that a slow change of the machine is the same for both
+    runs = [[_numbers(function(data)) for data in neighbors] for _ in range(fits)]
+    if len({run.shape for pair in runs for run in pair}) > 1:
+        raise ValueError(
+            "The outputs of `function` have different shapes. Return arrays of one "
+            "shape, such as a fixed number of summaries."
+        )
+    values = np.array(runs).swapaxes(0, 1)
+    half = fits // 2
+    error = (1 - confidence) / 2
+    scores, threshold = _attack(values[:, :half], values[:, half:], delta, error)
+    return statements(scores, claim, threshold, confidence)
+
+
+def _numbers(output: Any) -> np.ndarray:
+    """Return an output as a vector of float64."""
+    found = np.asarray(output, float).ravel()
+    if not np.isfinite(found).all():
+        raise ValueError(
+            "An output of `function` is not finite. Map such outputs to a number, "
+            "because an attacker sees them too."
+        )
+    return found
+
+
+def _attack(
+    learned: np.ndarray, tested: np.ndarray, delta: float, error: float
+) -> tuple[np.ndarray, float]:
+    """Return scores (2, n) of the tested outputs, and the threshold for epsilon.
+
+    Everything is chosen by the learned outputs (2, n, numbers). Above 0, a score is a
+    guess for the second row of scores.
+    """
+    center = learned.mean(axis=(0, 1))
+    scale = learned.std(axis=(0, 1))
+    scale[scale == 0] = 1
+    first, last = (learned - center) / scale, (tested - center) / scale
+    means, variances = first.mean(axis=1), first.var(axis=1) + _LEAST_VARIANCE
+    weights = (means[1] - means[0]) / variances.mean(axis=0)
+
+    def log_density(x: np.ndarray, world: int) -> np.ndarray:
+        squares = (x - means[world]) ** 2 / variances[world]
+        return -(squares + np.log(variances[world])).sum(axis=-1) / 2
+
+    attacks = [
+        lambda x: x @ weights,
+        lambda x: log_density(x, 1) - log_density(x, 0),
+    ]
+    found = []
+    for attack in attacks:
+        for sign in (1, -1):  # -1: the first data set's outputs are the rare ones
+            known, new = (sign * attack(x)[::sign] for x in (first, last))
+            found.append((*_thresholds(known, delta, error), new))
+    *_, threshold, middle, scores = max(found, key=lambda each: each[:2])
+    return scores - middle, threshold - middle
+
+
+def _thresholds(
+    scores: np.ndarray, delta: float, error: float
+) -> tuple[float, float, float, float]:
+    """Return the best bound on epsilon, the best advantage, and their thresholds."""
+    n = scores.shape[1]
+    cuts = np.unique(scores)
+    above = [n - np.searchsorted(np.sort(row), cuts, "right") for row in scores]
+    bounds = epsilon_bound(above[0], n - above[1], n, delta, error)
+    advantages = (above[1] - above[0]) / n
+    best, middle = int(np.argmax(bounds)), int(np.argmax(advantages))
+    return float(bounds[best]), float(advantages[middle]), cuts[best], cuts[middle]
