@@ -60,7 +60,8 @@ from dphead.cli.text import releases_table, section
     click.option(
         "--memory",
         callback=values.n_bytes,
-        help="Limit on the memory for blocks and sums in each process, such as 2GB.",
+        help="Limit on the memory for blocks and sums in each process, such as 2GB. "
+        "Default: what the machine has.",
     ),
     click.option(
         "--backend",

@@ -17,7 +17,7 @@ from dphead.fit.duration import (
     time_in_words,
 )
 from dphead.fit.ledgers import charging
-from dphead.fit.memory import DEFAULT_BYTES
+from dphead.fit.memory import share
 from dphead.planning.plan import FitPlan
 from dphead.privacy.contract import Released, Rows, SumTask
 from dphead.privacy.ledger import Ledger
@@ -252,7 +252,13 @@ def verified_sum_for(plan: FitPlan) -> VerifiedSum:
 
 
 def _verified_sum(plan: FitPlan) -> VerifiedSum:
-    return VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
+    """Return a verified sum for rows in memory.
+
+    Raises ValueError if the fit does not fit in this machine's memory.
+    """
+    # the plan's number of rows: under add/remove it is public
+    room = share(None, plan.facts, plan.releases, n_rows=plan.facts.n_rows)
+    return VerifiedSum(CpuSums(), memory=room.kept)
 
 
 def _check_time_and_sums(verified: VerifiedSum, plan: FitPlan) -> None:

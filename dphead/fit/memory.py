@@ -7,15 +7,18 @@ Each module states its own needs: `data.features.streaming_bytes`, `sums.memory`
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from dphead.data.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, streamed_rows
 from dphead.data.features import streaming_bytes
 from dphead.solvers.base import PlannedRelease, ProblemInfo, solving_bytes
-from dphead.sums.memory import largest_sum_bytes, row_bytes, sum_bytes, work_bytes
+from dphead.sums.memory import pass_bytes, row_bytes, sum_bytes, work_bytes
 from dphead.sums.passes import cores
 
-DEFAULT_BYTES = 2 << 30  # for features and kept rows without a bound; chosen
+DEFAULT_BYTES = 2 << 30  # most for features and kept rows without a bound; chosen
 # modules that load later, threads and allocator space; chosen, tests check the bound
 _LIBRARIES_BYTES = 96 << 20
 _JAX_BYTES = 300 << 20  # compiler and buffers of jax; chosen
@@ -31,6 +34,17 @@ MB = 10**6
 # When n is private, the stated need is rounded up to this size, which is
 # _BYTES_A_ROW of 1.5 million rows.
 _PRIVATE_N_STEP_BYTES = 100 * MB
+# control groups of Linux: the memory limit, the memory in use, and its part that the
+# kernel frees first, in version 2 ("") and version 1
+_GROUPS = "/sys/fs/cgroup"
+_GROUP_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": (
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -60,12 +74,16 @@ def share(
     processes: int = 1,
     private_n: bool = False,
 ) -> Share:
-    """Divide a memory bound, or 2 GiB without a bound, between features and kept rows.
+    """Divide a memory bound between features and kept rows.
+
+    Without a bound, a fit may take all memory that is available, and features and kept
+    rows at most 2 GiB of it.
 
     Parameters
     ----------
     bound : int or None
-        Bound on resident memory in bytes.
+        Bound on resident memory in bytes. None means what the machine, the control
+        group and `ulimit -v` leave.
     facts : ProblemInfo
         The public sizes.
     releases : list of PlannedRelease
@@ -97,8 +115,6 @@ def share(
         if backend == "reference" or _read_again(releases)
         else 0
     )
-    if bound is None:
-        return _divided(DEFAULT_BYTES, loaded, 0)
     fixed = (
         resident()
         + _LIBRARIES_BYTES
@@ -110,15 +126,29 @@ def share(
     sent = 0
     if processes > 1:
         sent = _SENT_COPIES * max(sum_bytes(r.statistic, width) for r in releases)
-    free = bound - fixed - streaming(facts) - sums(facts, releases) - sent
-    if free < 0:
+    taken = fixed + streaming(facts) + sums(facts, releases) + sent
+    most = resident() + available() if bound is None else bound
+    if taken > most:
         step = _PRIVATE_N_STEP_BYTES if private_n else MB
-        need = -(-(bound - free + _FREED_BYTES) // step) * (step // MB)
-        raise ValueError(
-            f"--memory {bound // MB}MB cannot hold blocks and sums of "
-            f"{facts.n_features} features and {facts.n_classes} classes. Use --memory "
-            f"{need}MB, fewer classes or another method."
+        need = -(-(taken + _FREED_BYTES) // step) * (step // MB)
+        what = (
+            f"blocks and sums of {facts.n_features} features and {facts.n_classes} "
+            "classes"
         )
+        if bound is None:
+            raise ValueError(
+                f"{what} need {need} MB of memory, and this process can have "
+                f"{most // MB} MB (of the machine, its container or `ulimit -v`). "
+                "Use a larger machine, fewer classes or another method."
+            )
+        raise ValueError(
+            f"--memory {bound // MB}MB cannot hold {what}. Use --memory {need}MB, "
+            "fewer classes or another method."
+        )
+    free = most - taken
+    if bound is None:
+        # larger blocks are small beside a whole machine
+        return _divided(min(free, DEFAULT_BYTES), loaded, 0)
     small, large = streamed_rows(facts.n_features), BLOCKS_TOGETHER * BLOCK_ROWS
     more = row_bytes(large, width, cores()) - row_bytes(small, width, cores())
     return _divided(free, loaded, more)
@@ -169,13 +199,63 @@ def streaming(facts: ProblemInfo) -> int:
 
 
 def sums(facts: ProblemInfo, releases: list[PlannedRelease]) -> int:
-    """Return the bytes of kept matrices, and of the largest sum or the solver's work.
+    """Return the bytes of the solver, and of the largest pass or its solution.
 
-    The larger of the last two counts.
+    Gram matrices of different labels are kept until the end.
     """
-    width = facts.n_features + 1
-    grams = {r.label: r.statistic for r in releases if r.statistic.kind == "gram"}
-    kept = sum(sum_bytes(statistic, width) for statistic in grams.values())
-    statistics = [r.statistic for r in releases]
-    largest = largest_sum_bytes(statistics, width, facts.n_classes, cores())
-    return kept + max(largest, solving_bytes(facts, bool(grams)))
+    width, kept, largest = facts.n_features + 1, dict[str, int](), 0
+    following = [*(release.statistic for release in releases[1:]), None]
+    for release, after in zip(releases, following, strict=True):
+        own = release.statistic
+        work = pass_bytes(own, after, width, facts.n_classes, cores())
+        largest = max(largest, sum(kept.values()) + work)
+        if own.kind == "gram":
+            kept[release.label] = sum_bytes(own, width)
+    weights, solution = solving_bytes(facts, bool(kept))
+    return weights + max(largest, sum(kept.values()) + solution)
+
+
+def available() -> int:
+    """Return the bytes that this process may still take on this machine.
+
+    The machine, each control group of the process (containers, batch systems) and
+    `ulimit -v` bound them.
+    """
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") - resident()]
+    with suppress(OSError, KeyError, ValueError):
+        found.append(1024 * _numbers("/proc/meminfo")["MemAvailable:"])
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers in ("", "memory"):
+                found += _left_in_groups(controllers, name)
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        with suppress(OSError):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            found.append(limit - pages * os.sysconf("SC_PAGE_SIZE"))
+    return max(0, min(found))
+
+
+def _left_in_groups(controllers: str, name: str) -> Iterator[int]:
+    """Yield the bytes left in a control group and in the groups around it.
+
+    A container may see its own group as the outermost one. The kernel frees inactive
+    pages of files before it refuses memory.
+    """
+    top = Path(_GROUPS, controllers)
+    limit, used, freed = _GROUP_FILES[controllers]
+    group = top / name.lstrip("/")
+    for folder in (group, *group.parents):
+        with suppress(OSError, KeyError, ValueError):  # no limit is no number
+            most = int((folder / limit).read_text())
+            taken = int((folder / used).read_text())
+            yield most - taken + _numbers(folder / "memory.stat")[freed]
+        if folder == top:
+            return
+
+
+def _numbers(path: str | Path) -> dict[str, int]:
+    """Return the numbers of a file with lines of a name, a number and a unit."""
+    lines = (line.split() for line in Path(path).read_text().splitlines())
+    return {line[0]: int(line[1]) for line in lines}

@@ -126,16 +126,19 @@ class Solver(Protocol):
 # Upper bounds on the float64 arrays that a solver holds at once: chosen, and tested.
 # arrays of the weights' shape: iterates, their mean, moments, gradients
 _WEIGHT_ARRAYS = 8
-# arrays of the Gram matrix's shape: the number in `ErrorBars`
-_GRAM_ARRAYS = 6
+# arrays of the Gram matrix's shape besides the matrix: the number in `ErrorBars`, and
+# that of a Cholesky factor where no eigenvalues are computed
+_GRAM_ARRAYS, _WIDE_GRAM_ARRAYS = 5, 3
+_WIDEST_EIGENVALUES = 4096  # columns: the limits of `stein` and `shrinkage`
 
 
-def solving_bytes(facts: ProblemInfo, by_gram: bool) -> int:
-    """Return an upper bound on the memory of this package's solvers, in bytes.
+def solving_bytes(facts: ProblemInfo, by_gram: bool) -> tuple[int, int]:
+    """Return upper bounds on the memory of this package's solvers, in bytes.
 
-    The bound counts copies of the weights. With `by_gram`, it also counts the Gram
-    matrix with its factors or eigenvectors.
+    The first one is for copies of the weights, during the whole fit. The second one is
+    for the factors or eigenvectors of a Gram matrix at the end, or 0 without `by_gram`.
     """
     width = facts.n_features + 1
-    weights = _WEIGHT_ARRAYS * width * facts.n_classes
-    return 8 * (weights + _GRAM_ARRAYS * width**2 * by_gram)
+    wide = width > _WIDEST_EIGENVALUES
+    grams = (_WIDE_GRAM_ARRAYS if wide else _GRAM_ARRAYS) * width**2
+    return 8 * _WEIGHT_ARRAYS * width * facts.n_classes, 8 * grams * by_gram

@@ -4,8 +4,6 @@ Raise these numbers if a sum needs more memory, because `dphead.fit.memory` prom
 bound.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from dphead.privacy.statistic_base import Statistic
@@ -44,32 +42,29 @@ def work_bytes(n_classes: int, threads: int) -> int:
     return threads * (pieces + scores)
 
 
-def largest_sum_bytes(
-    statistics: Sequence[Statistic], width: int, n_classes: int, threads: int
+def pass_bytes(
+    statistic: Statistic,
+    after: Statistic | None,
+    width: int,
+    n_classes: int,
+    threads: int,
 ) -> int:
-    """Return the bytes of the largest of these sums with its copies.
+    """Return the bytes of a statistic's sum with its copies in one pass.
 
-    The statistics are in the order of the requests. A sum has a copy on each thread,
-    further copies while the secret rows are compared, then the noise and the released
-    value. A thread that sums by numpy also holds some rows in float64, and a product in
-    float64 and in int64. If there is a matrix for each class, the product is for one
-    class.
+    `after` is the statistic of the next request. A sum has a copy on each thread, and
+    three copies while the secret rows are compared. Its noise and the released value
+    take less than these. A thread that sums by numpy also holds some rows in float64,
+    with products of a strip.
     """
-    most = 0
-    for statistic, after in zip(statistics, [*statistics[1:], None], strict=True):
-        size = sum_bytes(statistic, width)
-        if statistic.kind == "gram" and isinstance(after, ClassSums):
-            # one pass makes both sums, and the class sums wait for their request
-            size += sum_bytes(after, width)
-        # as `passes._on_every_core`
-        copies = min(threads, max(1, MAX_SUM_COPY_BYTES // size))
-        work = copies * 8 * FACTOR_ROWS * width
-        if statistic.kind == "gram":
-            # a product in float64 and in int64, and rows in float64 with their weights
-            work = copies * (16 * width**2 + 24 * FACTOR_ROWS * width)
-        elif statistic.kind == "outer":
-            work += copies * size * (2 if width - 1 <= n_classes else 1)
-        # 4: the copies of a checked sum. 4 more: noise, the released value, and the
-        # temporary arrays of both.
-        most = max(most, (max(copies, 4) + 4) * size + work)
-    return most
+    size = sum_bytes(statistic, width)
+    if statistic.kind == "gram" and isinstance(after, ClassSums):
+        # one pass makes both sums, and the class sums wait for their request
+        size += sum_bytes(after, width)
+    # as `passes._on_every_core`
+    copies = min(threads, max(1, MAX_SUM_COPY_BYTES // size))
+    work = copies * 8 * FACTOR_ROWS * width
+    if statistic.kind == "gram":
+        work *= 4  # rows in float64, their weights, and a strip of their products
+    elif statistic.kind == "outer":
+        work += copies * size * (2 if width - 1 <= n_classes else 1)
+    return (copies + 3) * size + work

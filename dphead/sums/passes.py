@@ -20,11 +20,16 @@ from threadpoolctl import ThreadpoolController
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.transform import IntegerRows
 from dphead.sums.caches import KeptRows
-from dphead.sums.reference import BlockSum, check_equal, empty_sum, rows_key
+from dphead.sums.reference import (
+    BlockSum,
+    check_equal,
+    empty_sum,
+    mirror,
+    rows_key,
+)
 from dphead.sums.tuning import CHECKED_PIECE_ROWS, CHECKED_ROWS, MAX_SUM_COPY_BYTES
 
 NO_ROWS = KeptRows(0)
-_STRIP = 192  # rows that are mirrored at a time; chosen, not measured
 
 
 class _SlotCount:
@@ -139,19 +144,6 @@ def checked_sum(
     return total
 
 
-def mirror(square: np.ndarray) -> None:
-    """Make matrices (..., d, d) symmetric in place, from their upper triangles."""
-    # by strips: np.triu would copy the whole matrix, 1.9 GB at 15,552 columns
-    for i in range(0, square.shape[-1], _STRIP):
-        own = slice(i, i + _STRIP)
-        rest = slice(i + _STRIP, None)
-        above = square[..., own, rest]
-        square[..., rest, own] = above.swapaxes(-1, -2)
-        corner = square[..., own, own]
-        upper = np.triu(corner, 1)
-        corner[...] = np.triu(corner) + upper.swapaxes(-1, -2)
-
-
 def _part_of(rows: Any, run: slice) -> Any:
     """Return consecutive rows made by a `BlockSum`."""
     if isinstance(rows, IntegerRows):
@@ -231,7 +223,9 @@ def _add_checked(
         # The secret rows alone too: a kernel may treat a short block in another way.
         alone = empty_sum(ask, n_features)
         alone = block_sum.add(ask, _part_of(made, run), own.y, used[run], alone)
-        check_equal(ask, block_sum, [share, np.array(alone)], own)
+        # a device's sum is read-only
+        alone = np.require(alone, requirements="W")
+        check_equal(ask, block_sum, [share, alone], own)
     return out
 
 

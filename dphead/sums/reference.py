@@ -15,6 +15,8 @@ from dphead.privacy.statistic_base import Chunk, Params, Statistic, counting
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.privacy.transform import IntegerRows, transformed
 
+_STRIP = 192  # rows of a matrix at a time, to limit memory; chosen, not measured
+
 
 class BlockSum(Protocol):
     """Define how a block's rows become integers and how their statistics are added.
@@ -145,7 +147,7 @@ def check_equal(
     """Raise RuntimeError unless all sums of the block equal the reference's.
 
     `found` has the sums that `block_sum` made of the block. Entries below the diagonal
-    of symmetric sums are unspecified, and set to zero.
+    of symmetric sums are unspecified, and replaced.
     """
     reference = ReferenceSums()
     empty = empty_sum(ask, block.x.shape[1])
@@ -153,14 +155,26 @@ def check_equal(
     wanted = reference.add(ask, rows, block.y, block.index >= 0, empty)
     if ask.statistic.symmetric:
         for total in (*found, wanted):
-            square = total[..., : total.shape[-1], :]
-            square[...] = np.triu(square)
+            mirror(total[..., : total.shape[-1], :])
     if not all(np.array_equal(total, wanted) for total in found):
         raise RuntimeError(
             "A fast sum differs from the reference. Use `dphead fit --backend "
             "reference`, and please report this text and your processor: "
             f"{type(block_sum).__name__}, {ask.statistic.name}."
         )
+
+
+def mirror(square: np.ndarray) -> None:
+    """Make matrices (..., d, d) symmetric in place, from their upper triangles."""
+    # by strips: np.triu would copy the whole matrix, 1.9 GB at 15,552 columns
+    for i in range(0, square.shape[-1], _STRIP):
+        own = slice(i, i + _STRIP)
+        rest = slice(i + _STRIP, None)
+        above = square[..., own, rest]
+        square[..., rest, own] = above.swapaxes(-1, -2)
+        corner = square[..., own, own]
+        upper = np.triu(corner, 1)
+        corner[...] = np.triu(corner) + upper.swapaxes(-1, -2)
 
 
 def row_norms(params: Params, block: Block) -> np.ndarray:
@@ -229,7 +243,10 @@ def add_factors(
     # every class takes the same steps, so the work does not depend on labels
     for j in range(right.shape[1]):
         weighted = left * right[:, j : j + 1]
-        squares[j] += products(weighted, left)
+        # by strips: the product of all columns would be another whole matrix
+        for i in range(0, left.shape[1], _STRIP):
+            own = slice(i, i + _STRIP)
+            squares[j, own] += products(weighted[:, own], left)
     return out
 
 

@@ -13,13 +13,16 @@ from commands import (
     fitted,
     refusal,
     report_of,
+    rows,
 )
 from core import python
 from dphead_extract.features.format import FeaturesWriter, Header
 
+from dphead import DPLeastSquaresClassifier
 from dphead.fit import memory
 from dphead.fit.memory import DEFAULT_BYTES, share
 from dphead.privacy.contract import Block, SumTask
+from dphead.privacy.ledger import Ledger
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ChannelMoment
 from dphead.solvers import DPFC, GradientDescent, LeastSquares, Newton, ProblemInfo
@@ -34,6 +37,7 @@ FACTS = ProblemInfo(1_281_167, 1664, 1000)
 def two_cores(monkeypatch):
     monkeypatch.setattr(memory, "cores", lambda: 2)
     monkeypatch.setattr(memory, "resident", lambda: 150 * MB)
+    monkeypatch.setattr(memory, "available", lambda: 16_000 * MB)
 
 
 def divided(bound, solver=None, facts=FACTS, **more):
@@ -62,6 +66,69 @@ def test_without_a_bound_two_gigabytes_of_rows_are_kept():
     assert (divided(None).features, divided(None).kept) == (0, DEFAULT_BYTES)
     few = ProblemInfo(1000, 64, 10)
     assert divided(None, POISSON, few).kept == DEFAULT_BYTES - 4 * 64 * 1000
+
+
+def test_without_a_bound_the_fit_must_fit_into_the_machine(monkeypatch):
+    """300 rows of 20,000 columns took 12.7 GB, and the refusal said 36 GB."""
+    wide = ProblemInfo(300, 20_000, 10)
+    assert divided(None, facts=wide).kept > 0
+    monkeypatch.setattr(memory, "available", lambda: 12_000 * MB)
+    with pytest.raises(ValueError, match=r"can have 12150 MB \(of the machine") as no:
+        divided(None, facts=wide)
+    need = int(re.search(r"classes need (\d+) MB", str(no.value))[1])
+    gram = 8 * 20_001**2 // MB
+    assert 4 * gram < need < 5 * gram
+    # what is told under add/remove does not change with a private n
+    with pytest.raises(ValueError) as rounded:
+        divided(None, facts=wide, private_n=True)
+    assert int(re.search(r"need (\d+) MB", str(rounded.value))[1]) % 100 == 0
+
+
+def test_features_take_what_is_left_of_a_small_machine(monkeypatch):
+    need = memory.sums(FACTS, LeastSquares().plan(FACTS)) + memory.streaming(FACTS)
+    monkeypatch.setattr(memory, "available", lambda: need + 700 * MB)
+    assert 0 < divided(None).kept < DEFAULT_BYTES
+
+
+@pytest.mark.parametrize("controllers", ["", "memory"])
+def test_the_limits_of_a_container_count(controllers, tmp_path, monkeypatch):
+    limit, used, freed = memory._GROUP_FILES[controllers]
+    top = tmp_path / controllers
+    inner = top / "job" / "step"
+    inner.mkdir(parents=True)
+    for folder, most in ((inner, "max"), (inner.parent, f"{900 * MB}"), (top, "")):
+        (folder / limit).write_text(most)
+        (folder / used).write_text(f"{500 * MB}")
+        (folder / "memory.stat").write_text(f"other 5\n{freed} {100 * MB}\n")
+    monkeypatch.setattr(memory, "_GROUPS", str(tmp_path))
+    assert list(memory._left_in_groups(controllers, "/job/step")) == [500 * MB]
+    # a container does not see the groups above its own
+    (top / limit).write_text(f"{800 * MB}")
+    assert list(memory._left_in_groups(controllers, "/not/seen")) == [400 * MB]
+
+
+def test_the_limit_of_the_shell_counts():
+    script = (
+        "import resource as r; from dphead.fit.memory import available;"
+        "r.setrlimit(r.RLIMIT_AS, (4 << 30, 4 << 30)); print(available())"
+    )
+    assert 0 < int(python(script).out) < 4 << 30
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "add_remove"])
+def test_an_estimator_that_does_not_fit_is_refused_before_the_charge(
+    relation, monkeypatch
+):
+    monkeypatch.setattr(memory, "available", lambda: 50 * MB)
+    x, y = rows()
+    ledger = Ledger()
+    given = {"nominal_n": 240} if relation == "add_remove" else {}
+    model = DPLeastSquaresClassifier(
+        classes=range(3), ledger=ledger, delta=1e-3, relation=relation, **given
+    )
+    with pytest.raises(ValueError, match=r"need \d+ MB of memory"):
+        model.fit(x, y)
+    assert ledger.count_fits() == 0
 
 
 def test_a_block_of_moments_is_made_in_pieces_and_is_the_same(monkeypatch):
