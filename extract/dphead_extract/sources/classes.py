@@ -342,9 +342,9 @@ def alike_groups(names: Iterable[str]) -> list[str]:
     for name in names:
         folded = normalize("NFKC", name).casefold()
         alike.setdefault(_LEADING_ZEROS.sub("", folded), set()).add(name)
-    found = [
+    found = sorted(
         sorted(same) for same in alike.values() if len({*map(text_group, same)}) > 1
-    ]
+    )
     if not found:
         return []
     some = "; ".join(" and ".join(map(repr, same[:3])) for same in found[:3])
