@@ -122,6 +122,17 @@ def test_tails_of_all_entries_count():
     assert "normality of the noise: draws" in found
 
 
+def test_noise_of_bounded_support_is_found_by_many_draws():
+    """A sum of 12 uniforms has three quarters of the values beyond 3 deviations."""
+    rng = np.random.default_rng(5)
+
+    def uniforms(z, _):
+        return rng.random((12, *z.shape)).sum(axis=0) - 6
+
+    found = broken(drawn(uniforms, (40, 25), fits=200)[1], 1e-6)
+    assert "normality of the noise: draws" in found
+
+
 def test_one_release_without_noise_in_six_hundred_is_found():
     turn = iter(range(600))
     found = broken(drawn(lambda z, i: z * (next(turn) != 300))[1])
