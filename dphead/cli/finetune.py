@@ -156,9 +156,12 @@ def finetune(
     if not dry_run:
         check_private(given["epsilon"], not_private)
 
+    from dphead.finetune.processes import torchrun_place
     from dphead.fit.run_folder import noted
 
-    options = _options(images, given)
+    if dry_run and not is_first():
+        return
+    options = _options(images, given, None if dry_run else torchrun_place())
     with noted(options) if is_first() else nullcontext():
         _train(options, dry_run=dry_run, verbose=verbose)
 
@@ -166,7 +169,6 @@ def finetune(
 def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
     """Train the network, and print the outcome."""
     from dphead.cli.summary import outcome
-    from dphead.finetune.processes import is_alone
     from dphead.finetune.run import finetune as train
 
     run: Any = None
@@ -189,7 +191,7 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
                 progress.say(section("Budget", before_charge(run)))
             if dry_run:
                 raise click.exceptions.Exit(0)
-            offer_budget(run, progress, ask=is_alone())
+            offer_budget(run, progress, ask=options.processes is None)
             progress.begin("charging")
 
         with budget_on_refusal(lambda: run, progress, verbose):
@@ -202,7 +204,7 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
     click.echo(text)
 
 
-def _options(images: Path, given: dict[str, Any]) -> Any:
+def _options(images: Path, given: dict[str, Any], processes: Any) -> Any:
     """Return the `FinetuneOptions` of the command's options."""
     from dphead_extract.sources.classes import Classes
     from dphead_extract.sources.columns import Columns
@@ -219,6 +221,7 @@ def _options(images: Path, given: dict[str, Any]) -> Any:
         settings=settings,
         source=source,
         config=config_text(),
+        processes=processes,
         classes=Classes.parse(
             given["classes"],
             given["folder_names_are_public"],

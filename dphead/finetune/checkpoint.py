@@ -4,6 +4,7 @@ The state is post-processing of noisy releases.
 """
 
 import hashlib
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from dphead.finetune.solver import TrainingState
 from dphead.fit.run_folder import CHECKPOINT
 from dphead.privacy.atomic_write import write_atomically
+from dphead.sums.hosts import Hosts
 
 
 def save_checkpoint(out: Path, fit_id: str, state: TrainingState) -> None:
@@ -44,13 +46,7 @@ def load_checkpoint(out: Path, fit_id: str) -> TrainingState | None:
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
-            values = dict(file)
-        if str(values.pop("sha256")) != _digest(values):
-            raise ValueError("another digest")
-        step = int(values.pop("step"))
-        found = str(values.pop("fit_id"))
-        state = TrainingState(step, **values)
+        state, found = _read(path)
     except Exception as error:  # numpy and zipfile raise many types for damaged files
         raise ValueError(
             f"{path} is damaged, so the run cannot resume. Start again in a new folder "
@@ -62,3 +58,25 @@ def load_checkpoint(out: Path, fit_id: str) -> TrainingState | None:
             "choose another folder with -o. The new run is charged too."
         )
     return state
+
+
+def share_checkpoint(hosts: Hosts, out: Path) -> TrainingState | None:
+    """Return process 0's last checkpoint on all processes, or None if it has none.
+
+    Process 0 has loaded it before.
+    """
+    path = out / CHECKPOINT
+    own = path.read_bytes() if hosts.first and path.exists() else b""
+    sent = hosts.bytes_from_first(own)
+    return _read(BytesIO(sent))[0] if sent else None
+
+
+def _read(file: Path | BytesIO) -> tuple[TrainingState, str]:
+    """Return the state and the fit id of a checkpoint."""
+    with np.load(file, allow_pickle=False) as arrays:
+        values = dict(arrays)
+    if str(values.pop("sha256")) != _digest(values):
+        raise ValueError("another digest")
+    step = int(values.pop("step"))
+    fit_id = str(values.pop("fit_id"))
+    return TrainingState(step, **values), fit_id

@@ -55,6 +55,7 @@ def load_images(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     index: ImageIndex | None = None,
+    part: range | None = None,
 ) -> tuple[Opened, np.ndarray]:
     """Read the images of an opened source into memory.
 
@@ -69,6 +70,8 @@ def load_images(
         1 or 3. Default: the array's number; 3 for files.
     index : ImageIndex, optional
         Index of known images, which computes digests. None computes no digests.
+    part : range, optional
+        Rows to read. Other rows are zeros and not readable. Default: all rows.
 
     Returns
     -------
@@ -98,18 +101,18 @@ def load_images(
     gray = arrays is not None and arrays.ndim == 3
     channels = channels or (1 if gray else 3)
     x = np.zeros((source.n_rows, channels, height, width), np.uint8)
-    readable = np.ones(source.n_rows, bool)
+    readable = np.zeros(source.n_rows, bool)
     digests: list[int] = []
     reasons: Counter[str] = Counter()
     deep = DeepImages()
-    for row in range(source.n_rows):
+    for row in range(source.n_rows) if part is None else part:
         try:
             raw = source.raw(row)
             pixels = source.decode(raw)
         except UnreadableImage as error:
-            readable[row] = False
             reasons[f"unreadable images ({error})"] += 1
             continue
+        readable[row] = True
         deep.add(source.highest_level(raw, pixels))
         if index is not None:
             digests.append(index.digest(source.known_by(raw, pixels)))

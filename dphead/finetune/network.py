@@ -1,5 +1,6 @@
 """Compute a network's scores and the clipped gradient sums of a `release`."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -224,6 +225,20 @@ class Network:
         )
         self.start = flat(self.model).double().cpu().numpy()
 
+    def digest(self) -> str:
+        """Return a SHA-256 of all parameters and buffers, with their names."""
+        found = hashlib.sha256()
+        for name, value in self.model.state_dict().items():
+            data = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            found.update(repr((name, value.dtype, tuple(value.shape))).encode())
+            found.update(data.numpy().data)
+        return found.hexdigest()
+
+    def device_name(self) -> str:
+        """Return "cpu", or the name of the GPU."""
+        on_gpu = self.device.type == "cuda"
+        return torch.cuda.get_device_name(self.device) if on_gpu else self.device.type
+
     def scores(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Return the scores of rows.
 
@@ -330,6 +345,27 @@ class TorchSums:
                 f"{spec.model.model} ({reason}). Choose another model or loss."
             ) from error
         return True
+
+    def probe(self) -> str:
+        """Return a SHA-256 of the sum of a chunk of random images at the first weights.
+
+        It is equal on all processes if they compute gradients alike. On a GPU it is
+        empty, because some operations of a GPU do not repeat their bits.
+        """
+        spec = self.network.spec
+        if self.network.device.type != "cpu":
+            return ""
+        rng = np.random.default_rng(0)
+        x = rng.random((self.chunk, int(np.prod(spec.shape))), np.float32)
+        x *= 255 if spec.pixels else 1
+        y = np.arange(self.chunk) % spec.n_classes
+        block = Block(np.arange(self.chunk), x, y)
+        weights = self.network.start.astype(np.float32)
+        params = StepParams(RowTransform(), weights)
+        ask = SumTask(self.network.statistic, params, 1.0)
+        out = np.zeros(self.network.statistic.size, np.int64)
+        total = self.add(ask, block, y, y >= 0, out)
+        return hashlib.sha256(total.tobytes()).hexdigest()
 
     def _places_are_equal(self) -> bool:
         """Return whether a random row has the same bits in every slot of a chunk.

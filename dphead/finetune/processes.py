@@ -1,39 +1,76 @@
-"""Run one training on many processes with `torchrun`.
+"""Find the place of a process under `torchrun`, and its device.
 
-The first process samples, charges and adds noise; all processes sum gradients. De22
-Algorithm 1 draws a share of the noise on each device. Here one process draws all noise.
-The result equals the result of a run on one process. Rows are sent to the processes
-block by block.
+`dphead.fit.processes` connects the processes, as for heads. Every process sums the
+gradients of its own images. De22 Algorithm 1 draws a share of the noise on each device.
+Here process 0 draws all noise, so the result equals the result of one process.
 """
 
 import os
-from typing import Any
+import socket
+from datetime import timedelta
 
-import numpy as np
 import torch
-import torch.distributed as dist
 from dphead_extract.backbones.weights import first_line
+from torch.distributed import (
+    TCPStore,  # pyright: ignore[reportPrivateImportUsage] - documented
+)
 
-from dphead.finetune.network import StepParams, TorchSums, network_rows, own_step
-from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.transform import RowTransform
+from dphead.fit.processes import Place
 
-
-def is_alone() -> bool:
-    """Return whether no other process takes part in the training."""
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+_NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 
 
-def join() -> int:
-    """Join the other processes, and return this process's rank: 0 without torchrun.
+def torchrun_place() -> Place | None:
+    """Return this process's place under torchrun, or None if it is the only process.
 
-    Gradients are sent over gloo, on every device.
+    Processes of one host connect on loopback.
+
+    Raises
+    ------
+    ValueError
+        If a variable of torchrun is missing, or process 0 publishes no address.
     """
-    if is_alone():
-        return 0
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
-    return dist.get_rank()
+    given = {name: os.environ.get(name, "") for name in _NAMES}
+    if given["WORLD_SIZE"] in ("", "1"):
+        return None
+    if missing := [name for name, value in given.items() if not value]:
+        raise ValueError(
+            f"{', '.join(missing)} is not set, but WORLD_SIZE is "
+            f"{given['WORLD_SIZE']}. Start all processes with torchrun, or unset "
+            "WORLD_SIZE."
+        )
+    rank, count = int(given["RANK"]), int(given["WORLD_SIZE"])
+    one_host = os.environ.get("LOCAL_WORLD_SIZE") == given["WORLD_SIZE"]
+    host, port = given["MASTER_ADDR"], given["MASTER_PORT"]
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        host, port = _published(rank, host, int(port), one_host).rsplit(":", 1)
+    # torchrun's own port can be reached from other hosts: take no address from there
+    return Place(f"{'127.0.0.1' if one_host else host}:{port}", count, rank)
+
+
+def _published(rank: int, host: str, port: int, one_host: bool) -> str:
+    """Return host:port of process 0, which it publishes through torchrun.
+
+    torchrun itself listens on MASTER_PORT, so process 0 needs another port.
+    """
+    key = f"dphead {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    try:
+        wait = timedelta(seconds=Place.timeout)
+        store = TCPStore(host, port, is_master=False, timeout=wait)
+        if rank == 0:
+            # gloo listens on this address too
+            name = "localhost" if one_host else socket.gethostname()
+            own = socket.gethostbyname(name)
+            with socket.socket() as free:
+                free.bind((own, 0))
+                store.set(key, f"{own}:{free.getsockname()[1]}")
+        return store.get(key).decode()
+    except (RuntimeError, OSError) as error:
+        raise ValueError(
+            f"process {rank} found no address of process 0 at torchrun's {host}:{port} "
+            f"({first_line(error)}). Start all processes with one torchrun command, "
+            "and make each host's name resolve to an address of this host."
+        ) from error
 
 
 def local_device(device: str) -> str:
@@ -62,97 +99,3 @@ def usable_device(device: str) -> str:
             f"{first_line(error)}. Use cpu, cuda or cuda:N."
         ) from error
     return device
-
-
-def agreed(value: Any) -> Any:
-    """Return the first process's value on all processes.
-
-    Processes must agree, because a row's gradient must have the same bits on every
-    process.
-    """
-    if not dist.is_initialized():
-        return value
-    shared = [value]
-    dist.broadcast_object_list(shared, src=0)
-    return shared[0]
-
-
-class SharedSums(TorchSums):
-    """Sum gradients on all processes, as the `BlockSum` of each.
-
-    The first process calls `add`, and the other processes call `serve`. Each process
-    sums an equal part of a block's slots. Only the first process computes norms, for
-    fits without privacy.
-    """
-
-    _sent: StepParams | None = None
-    _step = StepParams()
-
-    def add(
-        self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
-    ) -> np.ndarray:
-        """Add the block's clipped gradients to `out` (size,) int64."""
-        if self.is_compared(ask.statistic):
-            return super().add(ask, rows, y, used, out)
-        params, weights = own_step(self.network, ask)
-        x = network_rows(params.transform, rows.x)
-        weights = None if params is self._sent else weights
-        self._sent = params
-        slots = np.array_split(np.arange(len(x)), dist.get_world_size())
-        known = (weights, params.step, ask.clip_norm)
-        columns = (x, y, rows.index, used)
-        parts = [(*known, *(column[s] for column in columns)) for s in slots]
-        mine: list[Any] = [None]
-        dist.scatter_object_list(mine, parts, src=0)
-        out += self._part(*mine[0])
-        return out
-
-    def _part(
-        self,
-        weights: np.ndarray | None,
-        step: int,
-        clip_norm: float,
-        x: np.ndarray,
-        y: np.ndarray,
-        index: np.ndarray,
-        keep: np.ndarray,
-    ) -> np.ndarray:
-        """Return the sum of a part, or on the first process the total of all parts.
-
-        `weights` are the weights of the step, or None if unchanged since the previous
-        part.
-        """
-        if weights is not None:
-            self._step = StepParams(RowTransform(), weights, step)
-        statistic = self.network.statistic
-        ask = SumTask(statistic, self._step, clip_norm)
-        out = np.zeros(statistic.size, np.int64)
-        total = torch.from_numpy(super().add(ask, Block(index, x, y), y, keep, out))
-        dist.reduce(total, dst=0)
-        return total.numpy()
-
-    def serve(self) -> None:
-        """Sum parts for the first process until it sends None."""
-        while True:
-            mine: list[Any] = [None]
-            dist.scatter_object_list(mine, None, src=0)
-            if mine[0] is None:
-                _leave()
-                return
-            self._part(*mine[0])
-
-
-def finish() -> None:
-    """Tell the other processes to end, if this is the first process."""
-    if dist.is_initialized() and dist.get_rank() == 0:
-        dist.scatter_object_list([None], [None] * dist.get_world_size(), src=0)
-        _leave()
-
-
-def _leave() -> None:
-    """Leave the process group when all processes do.
-
-    A process that ends during communication can abort.
-    """
-    dist.barrier()
-    dist.destroy_process_group()

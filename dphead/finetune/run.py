@@ -1,27 +1,31 @@
 """Train a network and write its run folder, for `dphead finetune`.
 
-Under torchrun, every process prepares the run. The first process leads it, and the
-others sum gradients. The first then writes the results, as for a head
-(`dphead.fit.run`).
+Process 0 leads the run and writes the folder. Under torchrun, other processes sum the
+gradients of their images, as for a head (`dphead.fit.run`).
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+import numpy as np
 
 from dphead.analysis.protected import name_unit
-from dphead.finetune import processes
-from dphead.finetune.checkpoint import load_checkpoint, save_checkpoint
+from dphead.finetune.checkpoint import (
+    load_checkpoint,
+    save_checkpoint,
+    share_checkpoint,
+)
 from dphead.finetune.choose import Schedule, schedule
 from dphead.finetune.images import Opened
 from dphead.finetune.models import build_network, pixel_scale
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.options import FinetuneOptions, Scale
+from dphead.finetune.processes import local_device
 from dphead.finetune.saved import measure_network, save_network
 from dphead.finetune.settings import ModelSpec, Settings, Step
 from dphead.finetune.solver import NetworkDescent, TrainingState
@@ -33,7 +37,8 @@ from dphead.finetune.sources import (
     load_test,
 )
 from dphead.fit.ledgers import open_ledger
-from dphead.fit.loop import FitResult, Run, check_fit, fit_head
+from dphead.fit.loop import FitResult, Run, check_fit, fit_head, follow_fit
+from dphead.fit.processes import agree, given_options, joined, software
 from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
     Prepared,
@@ -54,8 +59,12 @@ from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.normalization import ChannelNormalization
+from dphead.sums.hosts import Hosts, SumOfParts
 from dphead.sums.verified import VerifiedSum
 
+# Options that each process may have for itself: `agree` compares the weights and the
+# kind of device, and only process 0 opens the data set's ledger and measures.
+_OWN_OPTIONS = {"weights", "device", "same_data_as", "checkpoint", "evaluate_every"}
 _SLACK_RELEASES = 12  # extra stored releases between two checkpoints; chosen
 
 _Announce = Callable[["_PreparedNetwork"], None]
@@ -73,7 +82,7 @@ class _PreparedNetwork(Prepared):
     data: Data
     sums: TorchSums
     schedule: Schedule
-    test: tuple[Opened, str] | None
+    test: tuple[Opened, str] | None = field(default=None, kw_only=True)
 
 
 def finetune(
@@ -98,8 +107,8 @@ def finetune(
     Returns
     -------
     dict or None
-        {"report", "test", "seconds"}, as in `fit_files`. Under torchrun every process
-        calls this function, and all but the first get None.
+        {"report", "test", "seconds"}, as in `fit_files`. With several processes, each
+        process calls this function, and all but the first get None.
 
     Raises
     ------
@@ -113,41 +122,47 @@ def finetune(
     """
     start = time.perf_counter()
     tell = begin or (lambda _: None)
-    rank = processes.join()
-    check_folder(options.out, [])
     build_network(replace(options.settings, weights=None), 2)  # refuses a model at once
-    index = known_images(options) if rank == 0 else None
-    data = load_data(options, options.features, options.split, index)
-    ungrouped = check_unit(
-        data.source.grouped,
-        options.protect,
-        options.epsilon,
-        confirm="--protect image",
-        instead="`dphead fit --group-cap` on features",
-        thing=name_unit(data.source.extraction),
-    )
-    n_classes = len(data.source.class_names)
-    facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
-    tell("checking that a gradient does not depend on an image's position")
-    sums = _shared_sums(options, data, facts, rank)
-    if isinstance(sums, processes.SharedSums) and rank:
-        sums.serve()
-        return None
-    try:
+    hosts = index = None
+    with ExitStack() as opened:
+        if options.processes is not None:
+            # the processes exchange sums that are on the CPU
+            hosts = opened.enter_context(joined(options.processes, only_cpu=True))
+        first = hosts is None or hosts.first
+        if first:
+            check_folder(options.out, [])
+            index = known_images(options)
+        data = load_data(options, options.features, options.split, index, hosts)
+        ungrouped = check_unit(
+            data.source.grouped,
+            options.protect,
+            options.epsilon,
+            confirm="--protect image",
+            instead="`dphead fit --group-cap` on features",
+            thing=name_unit(data.source.extraction),
+        )
+        n_classes = len(data.source.class_names)
+        facts = public_facts(data.rows, n_classes, options.relation, options.nominal_n)
+        network = _network(options, data)
+        if hosts is not None:
+            hosts.wait()  # process 0 reads all images, which may take hours
+            agree(hosts, facts_to_agree(options, data, network))
+        tell("checking that a gradient does not depend on an image's position")
+        sums = _sums(options, network, facts, hosts)
+        if hosts is not None and not first:
+            _serve(_prepare(options, data, facts, sums, ungrouped), hosts)
+            return None
         data = identified(options, data, index)
         tell("computing the omitted setting from the budget, before the charge")
         run = beside_others(_prepare(options, data, facts, sums, ungrouped))
+        run = replace(run, test=load_test(options, data))
         stored = options.checkpoint + _SLACK_RELEASES
         check_folder(options.out, [sums.network.statistic.size] * stored)
         with locked(options.out):
-            result, history = _lead(run, announce, progress)
+            result, history = _lead(run, hosts, announce, progress)
             tell("measuring, and computing epsilon by every accountant")
             tested = _measure(run, result, history)
             report = _write(run, result, tested)
-    except Exception:
-        processes.finish()
-        raise
-    processes.finish()
     return {
         "report": report,
         "test": tested.metrics,
@@ -155,22 +170,69 @@ def finetune(
     }
 
 
-def _shared_sums(
-    options: FinetuneOptions, data: Data, facts: ProblemInfo, rank: int
-) -> TorchSums:
-    """Return this process's network sums, with the first process's chunk size."""
-    device = processes.local_device(options.device)
+def _network(options: FinetuneOptions, data: Data) -> Network:
+    """Return the network on this process's device."""
     given = (data.pixels, options.mean, options.std)
     n_classes = len(data.source.class_names)
     spec = network_spec(options.settings, data.shape, n_classes, *given)
-    network = Network(spec, device, options.bf16)
-    kind = processes.SharedSums if dist.is_initialized() else TorchSums
-    if rank:
-        return kind(network, chunk=processes.agreed(None))
-    batch = options.settings.batch_size or facts.n_rows
-    sums = kind(network, options.memory, batch=batch)
-    processes.agreed(sums.chunk)
-    return sums
+    return Network(spec, local_device(options.device), options.bf16)
+
+
+def _sums(
+    options: FinetuneOptions,
+    network: Network,
+    facts: ProblemInfo,
+    hosts: Hosts | None,
+) -> TorchSums:
+    """Return this process's network sums, with the chunk size of process 0."""
+    sums, chunk = None, 0
+    if hosts is None or hosts.first:
+        batch = options.settings.batch_size or facts.n_rows
+        sums = TorchSums(network, options.memory, batch=batch)
+        chunk = sums.chunk
+    if hosts is not None:
+        chunk = int(hosts.from_first(np.array([chunk]))[0])
+    return sums or TorchSums(network, chunk=chunk)
+
+
+def facts_to_agree(
+    options: FinetuneOptions, data: Data, network: Network
+) -> dict[str, str | list[str]]:
+    """Return what must be equal on all processes of a run (`agree`)."""
+    inputs = {k: v for k, v in vars(network.spec).items() if k != "model"}
+    return {
+        **software("torch", "timm"),
+        **given_options(options, _OWN_OPTIONS),
+        **data.facts,
+        "inputs": str(inputs),
+        "weights": network.digest(),
+        "device": network.device_name(),
+    }
+
+
+def _last_facts(run: _PreparedNetwork) -> dict[str, str | list[str]]:
+    """Return what all processes compare at last, before the charge."""
+    plan = run.plan.digest(run.space, run.options.seed)
+    return {"settings": plan, "gradients of random images": run.sums.probe()}
+
+
+def _summer(run: _PreparedNetwork, hosts: Hosts | None) -> VerifiedSum:
+    """Return the run's verified sum, over all processes."""
+    parts = None if hosts is None else SumOfParts(hosts, run.data.own)
+    return VerifiedSum(run.sums, parts=parts)
+
+
+def _serve(run: _PreparedNetwork, hosts: Hosts) -> None:
+    """Run the solver on values released by process 0, and sum this process's images."""
+    summer = _summer(run, hosts)
+    solver: Any = run.method.solver
+    check_fit(summer, run.plan, run.data.rows)
+    hosts.wait()  # process 0 reads its test images
+    agree(hosts, _last_facts(run))
+    resumed = share_checkpoint(hosts, run.options.out)
+    plan = replace(run.plan, solver=replace(solver, resumed=resumed))
+    done = 0 if resumed is None else solver.before() + resumed.step
+    follow_fit(plan, run.data.rows, summer, hosts, run.options.seed, done)
 
 
 def _prepare(
@@ -197,12 +259,14 @@ def _prepare(
         data=data,
         sums=sums,
         schedule=found,
-        test=load_test(options, data),
     )
 
 
 def _lead(
-    run: _PreparedNetwork, announce: _Announce | None, progress: _Told | None
+    run: _PreparedNetwork,
+    hosts: Hosts | None,
+    announce: _Announce | None,
+    progress: _Told | None,
 ) -> tuple[FitResult, list[dict[str, Any]]]:
     """Make all checks that can fail, charge, and train from the last checkpoint.
 
@@ -214,12 +278,17 @@ def _lead(
     load_checkpoint(out, interrupted(out) or "")  # raises for another fit's checkpoint
     ledger = open_ledger(options.ledger, run.source.dataset_id)
     solver: Any = run.method.solver
-    summer = VerifiedSum(run.sums)
+    summer = _summer(run, hosts)
     check_fit(summer, run.plan, run.data.rows)
+    if hosts is not None:
+        hosts.wait()
+        agree(hosts, _last_facts(run))
     charged = charge(run, ledger)
     lost = _about_lost_steps(out, charged, run.schedule, solver.before())
     run.warnings.extend(lost)
     resumed = load_checkpoint(out, charged.fit_id)
+    if hosts is not None:
+        share_checkpoint(hosts, out)
     done = 0
     if resumed is not None:
         done = solver.before() + resumed.step
@@ -253,6 +322,7 @@ def _lead(
         summer=summer,
         progress=told,
         done=done,
+        hosts=hosts,
     )
     plan = replace(run.plan, solver=replace(solver, resumed=resumed, after=after))
     return fit_head(plan, run.data.rows, how), history

@@ -1,7 +1,10 @@
 """Open images or feature maps to train and measure a network."""
 
+import hashlib
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,9 @@ from dphead.finetune.rows import ImageRows
 from dphead.fit import files
 from dphead.fit.files import SourceFacts
 from dphead.fit.ledgers import IN_MEMORY, data_set_of, has_home, image_index
-from dphead.fit.memory import DEFAULT_BYTES
 from dphead.privacy.contract import Rows
 from dphead.solvers.settings import typed
+from dphead.sums.hosts import Hosts, bounds
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,11 @@ class Data:
     Attributes
     ----------
     rows : Rows
-        The private rows.
-    measured : Opened
-        The same rows, to measure on.
+        The private rows. Of several processes, only process 0 can read all of them.
+    own : Rows
+        The rows that this process sums.
+    measured : Opened or None
+        The rows to measure on, if they are test rows.
     shape : tuple of int
         (channels, h, w) of a row.
     pixels : bool
@@ -46,16 +51,20 @@ class Data:
         Digests of images, for the index of known images.
     holdout : dict
         How --test-fraction split the features file; {} without --test-fraction.
+    facts : dict
+        What must be equal on all processes (`agree`).
     """
 
     rows: Rows
-    measured: Opened
+    own: Rows
+    measured: Opened | None
     shape: tuple[int, int, int]
     pixels: bool
     split: str
     source: SourceFacts
     digests: np.ndarray | None = None
     holdout: dict[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, str | list[str]] = field(default_factory=dict)
 
 
 def load_data(
@@ -63,25 +72,34 @@ def load_data(
     path: Path,
     split: str | None,
     index: ImageIndex | None = None,
+    hosts: Hosts | None = None,
 ) -> Data:
-    """Load images, or the feature maps of a features file.
+    """Load images, or the feature maps of a features file, to train on.
 
-    Images have no data set id yet (`identified`).
+    Each of several processes loads its own part. Process 0 loads all images, to know
+    them again. Images have no data set id yet (`identified`).
     """
     if files.is_features_file(path):
-        return _load_maps(options, path, split)
-    return _load_images(options, path, split, index)
+        return _load_maps(options, path, split, hosts)
+    return _load_images(options, path, split, index, hosts)
 
 
-def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
-    """Load a split of a features file."""
+def _load_maps(
+    options: FinetuneOptions,
+    path: Path,
+    split: str | None,
+    hosts: Hosts | None = None,
+    is_test: bool = False,
+) -> Data:
+    """Load a split of a features file, to train or to measure on."""
     files.check_layout(path, options.layout, options.columns)
     if options.pixels != PixelRange():
         raise ValueError(
             "--bits and --intensity apply to images only, got the features file "
             f"{path}. Drop --bits and --intensity."
         )
-    rows, file = load_features(path, split, options.memory or DEFAULT_BYTES)
+    rows, file = load_features(path, split, memory=0)
+    start, stop = (0, rows.n_rows) if hosts is None else hosts.part(rows.n_rows)
     with file:
         if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
             raise ValueError(
@@ -90,19 +108,31 @@ def _load_maps(options: FinetuneOptions, path: Path, split: str | None) -> Data:
             )
         given = tuple(options.classes.names or ()) or None
         files.check_selection(file, options.relation)
+        own, measured = rows, None
+        if is_test:
+            measured = Opened(rows.features(), rows.measured_labels(), rows.valid)
+        else:
+            # in memory, of any size: the file is closed before the first step
+            own = rows.part(start, stop, 4 * rows.n_rows * rows.n_features)
         return Data(
-            rows=rows,
-            measured=Opened(rows.features(), rows.measured_labels(), rows.valid),
+            rows=rows if hosts is not None else own,
+            own=own,
+            measured=measured,
             shape=options.shape,
             pixels=False,
             split=split or file.split_names[0],
             holdout=file.holdout,
+            facts={"n_rows": str(rows.n_rows)} | files.file_facts(file),
             source=files.source_of(file, files.class_names(file, given)),
         )
 
 
 def _load_images(
-    options: FinetuneOptions, path: Path, split: str | None, index: ImageIndex | None
+    options: FinetuneOptions,
+    path: Path,
+    split: str | None,
+    index: ImageIndex | None = None,
+    hosts: Hosts | None = None,
 ) -> Data:
     """Load images, without a data set id."""
     settings = options.settings
@@ -110,11 +140,15 @@ def _load_images(
     source = open_source(
         path, options.classes, split, options.layout, options.columns, options.pixels
     )
-    images, digests = load_images(source, options.image_size, channels, index)
+    part = None if hosts is None or hosts.first else range(*hosts.part(source.n_rows))
+    images, digests = load_images(source, options.image_size, channels, index, part)
     shape: Any = images.x.shape[1:]
+    y = np.where(images.readable, images.y, -1)
+    start, stop = (0, len(y)) if hosts is None else hosts.part(len(y))
     mean, std = pixel_scale(settings, shape[0], options.mean, options.std)
     return Data(
-        rows=ImageRows(images.x, np.where(images.readable, images.y, -1)),
+        rows=ImageRows(images.x, y),
+        own=ImageRows(images.x[start:stop], y[start:stop]),
         measured=images,
         shape=shape,
         pixels=True,
@@ -128,7 +162,25 @@ def _load_images(
             grouped=source.group is not None,
         ),
         digests=digests,
+        facts={} if hosts is None else _image_facts(images.x, y, hosts),
     )
+
+
+def _image_facts(
+    x: np.ndarray, y: np.ndarray, hosts: Hosts
+) -> dict[str, str | list[str]]:
+    """Return what must be equal in the images of all processes.
+
+    Process 0 has a digest of the images and classes of each part, and the others of
+    their own.
+    """
+    digests = [""] * hosts.count
+    for i, (start, stop) in enumerate(pairwise(bounds(len(y), hosts.count))):
+        if hosts.first or i == hosts.index:
+            digest = hashlib.sha256(y[start:stop].tobytes())
+            digest.update(x[start:stop].data)
+            digests[i] = digest.hexdigest()
+    return {"n_rows": str(len(y)), "shape": str(x.shape[1:]), "images": digests}
 
 
 def source_of_pixels(
@@ -230,7 +282,11 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     if options.test is None and options.test_split is None:
         return None
     path = options.test or options.features
-    data = load_data(options, path, options.test_split)
+    if files.is_features_file(path):
+        data = _load_maps(options, path, options.test_split, is_test=True)
+    else:
+        data = _load_images(options, path, options.test_split)
+    assert data.measured is not None
     same_file = path.samefile(options.features)
     same = (
         same_file

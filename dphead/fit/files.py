@@ -3,6 +3,7 @@
 Images are first turned into the head's features.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +86,19 @@ def extraction_of(file: FeaturesFile) -> dict[str, Any]:
     """
     made = {key: file.config[key] for key in _MADE_BY} | {"views": file.views}
     return made | ({"attested": True} if file.config.get("attested") else {})
+
+
+def file_facts(file: FeaturesFile) -> dict[str, str]:
+    """Return what must be equal in the features files of all processes of a run.
+
+    Every column is compared, by the digests of the file's blocks.
+    """
+    return {
+        "n_features": f"{file.n_features} {file.dtype}",
+        "dataset_id": file.dataset_id,
+        "config": file.config_hash,
+        "features": hashlib.sha256(file.block_digest.tobytes()).hexdigest(),
+    }
 
 
 @dataclass(frozen=True)

@@ -150,11 +150,12 @@ def follow_fit(
     summer: VerifiedSum,
     hosts: Hosts,
     seed: int | None = None,
+    done: int = 0,
 ) -> LinearHead:
     """Run the solver on the values released by process 0, and return the same head.
 
     `summer` sums this process's part of the rows. Process 0 charges, samples and adds
-    noise.
+    noise. `done` is as in `Run`.
     """
     specs = (plan if seed is None else plan.marked(private=False)).specs
 
@@ -167,7 +168,7 @@ def follow_fit(
         )
         return follow(task, summer, hosts)
 
-    return _solved(plan, released)
+    return _solved(plan, released, done)
 
 
 def _solved(

@@ -56,6 +56,8 @@ class RunOptions:
         beyond 2 GB.
     config : str or None
         Text of run.toml to store in the run folder, if any.
+    processes : Place or None
+        Place of this process among several, if any.
     """
 
     features: Path
@@ -77,6 +79,7 @@ class RunOptions:
     allow_large_delta: bool = False
     memory: int | None = None
     config: str | None = None
+    processes: Place | None = None
 
     def __post_init__(self) -> None:
         found = {name: python_value(value) for name, value in vars(self).items()}
@@ -117,8 +120,6 @@ class FitOptions(RunOptions):
         Public class names, if the file declares none.
     backend : str
         The summation backend, as for `block_sum`.
-    processes : Place or None
-        Place of this process among several, if any.
     """
 
     method: str = "auto"
@@ -127,7 +128,6 @@ class FitOptions(RunOptions):
     group_mean: bool = False
     classes: tuple[str, ...] | None = None
     backend: str = "numpy"
-    processes: Place | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

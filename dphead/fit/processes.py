@@ -1,11 +1,11 @@
 """Start and connect the processes of one fit, and end them if one is lost."""
 
 import errno
-import hashlib
+import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,6 +14,18 @@ from typing import Any
 import numpy as np
 
 from dphead.sums.hosts import Hosts, LostProcess
+
+# Options that each process may have for itself: its files, of which the contents are
+# compared, and what only process 0 uses.
+_OWN_OPTIONS = {
+    *("processes", "features", "memory", "out", "config", "ledger", "tuning"),
+    *("test", "test_split", "test_is"),
+}
+# digests, and the number of rows, which is private under add_remove
+_NOT_SHOWN = {
+    *("n_rows", "features", "config", "settings", "weights"),
+    "gradients of random images",
+}
 
 
 @dataclass(frozen=True)
@@ -111,7 +123,10 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
             "use --coordinator auto.",
         )
     try:
-        yield Hosts(jax.process_index(), jax.process_count())
+        hosts = Hosts(jax.process_index(), jax.process_count())
+        _connect(hosts)
+        yield hosts
+        hosts.wait()  # process 0 measures and writes now
     except Exception as error:
         wrong = isinstance(error, ValueError | OSError)
         lost = isinstance(error, LostProcess)
@@ -119,42 +134,77 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     jax.distributed.shutdown()
 
 
-def agree(hosts: Hosts, facts: dict[str, str]) -> None:
-    """Check that all processes hold the same facts.
+def _connect(hosts: Hosts) -> None:
+    """Connect all processes. gloo prints a line then, here on standard error."""
+    sys.stdout.flush()
+    out = os.dup(1)
+    os.dup2(2, 1)
+    hosts.gathered(np.zeros(1, np.int64))
+    os.dup2(out, 1)
+    os.close(out)
+
+
+def agree(hosts: Hosts, facts: Mapping[str, str | list[str]]) -> None:
+    """Check that all processes were given the same, before anything is charged.
+
+    Parameters
+    ----------
+    hosts : Hosts
+        The processes.
+    facts : dict
+        What must be equal on all processes, by name. A list has one digest for each
+        process: entry i is of the rows that process i sums. Process 0 has all entries,
+        and the others need only their own. Lists and numbers of rows are private, and
+        not printed.
 
     Raises
     ------
     ValueError
-        If a field differs. The message names the first one, without the value of
-        "features".
+        If an entry differs. All processes raise it, with the first name that differs.
     """
-    digests = [hashlib.sha256(text.encode()).digest() for text in facts.values()]
-    own = np.frombuffer(b"".join(digests), np.uint8).reshape(len(facts), -1)
-    sys.stdout.flush()
-    out = os.dup(1)
-    os.dup2(2, 1)  # gloo prints a connection message on standard output
-    every = hosts.gathered(own)
-    os.dup2(out, 1)
-    os.close(out)
-    for i, theirs in enumerate(every):
-        for name, value, mine, other in zip(
-            facts, facts.values(), every[0], theirs, strict=True
-        ):
-            if not np.array_equal(mine, other):
-                here = f" ({value} on process {hosts.index})"
-                here = "" if name == "features" else here
-                raise ValueError(
-                    f"process {i} and process 0 differ in {name}{here}. Use the same "
-                    "file, settings and software on all hosts."
-                )
+    first, *others = map(json.loads, hosts.texts(json.dumps(facts)))
+    for i, other in enumerate(others, 1):
+        for name in {**first, **other}:
+            # the texts of another version may have other names
+            ours, theirs = first.get(name), other.get(name)
+            if isinstance(ours, list) and isinstance(theirs, list):
+                ours, theirs = (given[i : i + 1] for given in (ours, theirs))
+            if ours == theirs:
+                continue
+            shown = isinstance(ours, str) and name not in _NOT_SHOWN
+            values = f" ({theirs} and {ours})" if shown else ""
+            raise ValueError(
+                f"process {i} and process 0 differ in {name}{values}. Use the same "
+                "files, options and software on all hosts."
+            )
 
 
-def software() -> dict[str, str]:
-    """Return the software versions that must be equal on all processes.
+def given_options(options: Any, own: Collection[str] = ()) -> dict[str, str]:
+    """Return the options that all processes of a run must share, by name.
 
-    Processors may differ, because a row's integers do not depend on them.
+    Parameters
+    ----------
+    options : RunOptions
+        The options of this process.
+    own : collection of str
+        More names of options that each process may have for itself.
+
+    Returns
+    -------
+    dict
+        Each option as text. An option is left out only if it is in `own` or in
+        `_OWN_OPTIONS`: a new option is compared.
     """
-    names = ("dphead", "numpy", "jax")
+    given = dict(vars(options))
+    settings = given.pop("settings")
+    given |= settings if isinstance(settings, dict) else vars(settings)
+    names = sorted(set(given) - _OWN_OPTIONS - set(own))
+    return {f"settings: --{n.replace('_', '-')}": str(given[n]) for n in names}
+
+
+def software(*more: str) -> dict[str, str]:
+    """Return the versions of libraries that must be equal on all processes."""
+    names = ("dphead", "numpy", "jax", *more)
     return {"version": " ".join(f"{name} {version(name)}" for name in names)}
 
 

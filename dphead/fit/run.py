@@ -3,7 +3,6 @@
 Process 0 leads the fit and writes the folder. Other processes sum their rows.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from dphead.fit.files import (
     check_selection,
     class_names,
     evaluate_head,
+    file_facts,
     measured_rows,
     source_of,
     test_origin,
@@ -38,7 +38,7 @@ from dphead.fit.loop import (
 )
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
-from dphead.fit.processes import agree, joined, software
+from dphead.fit.processes import agree, given_options, joined, software
 from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
     Prepared,
@@ -57,7 +57,7 @@ from dphead.privacy.ledger import Ledger, Tried
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.head import LinearHead
 from dphead.sums.cpu import CpuSums
-from dphead.sums.hosts import Hosts, SumOfParts, bounds
+from dphead.sums.hosts import Hosts, SumOfParts
 from dphead.sums.reference import BlockSum, ReferenceSums
 from dphead.sums.verified import VerifiedSum
 
@@ -315,8 +315,8 @@ def _own_rows(
     memory.
     """
     options = run.options
-    index, count = (0, 1) if hosts is None else (hosts.index, hosts.count)
-    start, stop = bounds(run.rows.n_rows, count)[index : index + 2]
+    n_rows, count = run.rows.n_rows, 1 if hosts is None else hosts.count
+    start, stop = (0, n_rows) if hosts is None else hosts.part(n_rows)
     room = share(
         options.memory,
         run.plan.facts,
@@ -332,19 +332,15 @@ def _own_rows(
 
 
 def facts_to_agree(run: _PreparedHead) -> dict[str, str]:
-    """Return the facts that all processes of a run must agree on.
-
-    The features are compared by their digest.
-    """
-    file, options = run.file, run.options
-    return software() | {
-        "n_rows": str(run.rows.n_rows),
-        "n_features": f"{file.n_features} {file.dtype}",
-        "dataset_id": file.dataset_id,
-        "config": file.config_hash,
-        "settings": run.plan.digest(f"{run.space} {options.backend}", options.seed),
-        "features": hashlib.sha256(file.block_digest.tobytes()).hexdigest(),
-    }
+    """Return what must be equal on all processes of a run (`agree`)."""
+    options = run.options
+    plan = run.plan.digest(f"{run.space} {options.backend}", options.seed)
+    return (
+        software()
+        | given_options(options)
+        | {"n_rows": str(run.rows.n_rows), "settings": plan}
+        | file_facts(run.file)
+    )
 
 
 def _open_test(run: _PreparedHead) -> _TestRows | None:

@@ -10,7 +10,6 @@ jax neither encrypts nor authenticates messages (docs/many-hosts.md).
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,11 @@ import numpy as np
 from dphead.privacy.contract import Released, Rows, SumTask
 from dphead.sums.caches import KeptRows
 from dphead.sums.passes import NO_ROWS, checked_sum
-from dphead.sums.reference import (
-    BlockSum,
-    ReferenceSums,
-    largest_norm,
-)
+from dphead.sums.reference import BlockSum, largest_norm
 
 # Commands from process 0 to the others.
 SUM, NORM, RELEASED = range(3)
+_LONGEST_WAIT = 7 * 24 * 3600 * 1000  # milliseconds; chosen
 
 
 # Combinations of all processes' values: named functions, which jax compiles once.
@@ -46,7 +42,7 @@ class LostProcess(OSError):
 
 
 class Hosts:
-    """Join the processes of a fit.
+    """Join the processes of a run.
 
     All processes must make the same calls in the same order.
 
@@ -61,12 +57,18 @@ class Hosts:
     def __init__(self, index: int, count: int) -> None:
         self.index = index
         self.count = count
+        self._waits = 0
         self._compiled: dict[Callable[[Any], Any], Any] = {}
 
     @property
     def first(self) -> bool:
         """Return whether this is process 0."""
         return self.index == 0
+
+    def part(self, n_rows: int) -> tuple[int, int]:
+        """Return the first slot of this process's part, and the first one after it."""
+        start, stop = bounds(n_rows, self.count)[self.index : self.index + 2]
+        return start, stop
 
     def everywhere(self, value: np.ndarray, combine: Callable[[Any], Any]) -> Any:
         """Return `combine` of all processes' values, stacked along the first axis.
@@ -97,11 +99,29 @@ class Hosts:
                 found = self._compiled[combine](whole)
                 return np.asarray(found.addressable_data(0))
         except Exception as error:  # jax's own error class has no public name
-            raise LostProcess(
-                f"The run lost one of its {self.count} processes "
-                f"({str(error).splitlines()[0][:200]}). Start all processes again with "
-                "the same commands to resume under the same charge."
-            ) from error
+            raise self._lost(error) from error
+
+    def wait(self) -> None:
+        """Wait until all processes call this method, for days if need be.
+
+        Sums, and jax's shutdown, wait for 30 and for 5 minutes only. Raises LostProcess
+        if a process was lost.
+        """
+        from jax._src import distributed  # jax has no public barrier without a sum
+
+        self._waits += 1
+        try:
+            client: Any = distributed.global_state.client
+            client.wait_at_barrier(f"dphead {self._waits}", _LONGEST_WAIT)
+        except Exception as error:  # jax's own error class has no public name
+            raise self._lost(error) from error
+
+    def _lost(self, error: Exception) -> LostProcess:
+        return LostProcess(
+            f"The run lost one of its {self.count} processes "
+            f"({str(error).splitlines()[0][:200]}). Start all processes again with "
+            "the same commands to resume under the same charge."
+        )
 
     def total(self, value: np.ndarray) -> np.ndarray:
         """Return the exact sum of all processes' int64 values."""
@@ -113,9 +133,28 @@ class Hosts:
 
     def from_first(self, value: np.ndarray) -> np.ndarray:
         """Return process 0's value, bit for bit, on all processes."""
-        # Send bytes, because an all-reduce of floats loses the sign of a zero.
-        bits = np.ascontiguousarray(value).view(np.uint8)
+        # Send integers, because an all-reduce of floats loses the sign of a zero.
+        bits = np.ascontiguousarray(value).view(f"u{value.itemsize}")
         return self.everywhere(bits, _first).view(value.dtype)
+
+    def bytes_from_first(self, own: bytes) -> bytes:
+        """Return process 0's bytes on all processes. The others' bytes are not used."""
+        (size,) = self.from_first(np.array([len(own)])).tolist()
+        sent = own if self.first else bytes(size)
+        if not size:
+            return b""
+        return self.from_first(np.frombuffer(sent, np.uint8)).tobytes()
+
+    def texts(self, own: str) -> list[str]:
+        """Return all processes' texts."""
+        data = own.encode()
+        sizes = self.gathered(np.array(len(data))).tolist()
+        padded = np.frombuffer(data.ljust(max(sizes), b"\0"), np.uint8)
+        every = self.gathered(padded)
+        return [
+            row[:size].tobytes().decode()
+            for row, size in zip(every, sizes, strict=True)
+        ]
 
     def next(
         self, kind: int, indices: np.ndarray | None, n_rows: int
@@ -193,9 +232,9 @@ class SumOfParts:
         own = self._own_task(SUM, task)
         return self._hosts.total(checked_sum(own, block_sum, kept))
 
-    def largest_norm(self, task: SumTask) -> float:
+    def largest_norm(self, task: SumTask, block_sum: BlockSum) -> float:
         """Return the largest norm among the rows of all processes."""
-        norm = largest_norm(self._own_task(NORM, task), ReferenceSums())
+        norm = largest_norm(self._own_task(NORM, task), block_sum)
         # Send the float's bits, so that all processes get exactly the same clip norm: a
         # row at the norm must not be clipped on one of them.
         every = self._hosts.gathered(np.array([norm]).view(np.int64))
@@ -205,7 +244,7 @@ class SumOfParts:
         """Send the command to all processes, and return this process's own task."""
         assert task.rows is not None and task.spec is not None
         hosts, n_rows = self._hosts, task.rows.n_rows
-        start, stop = list(pairwise(bounds(n_rows, hosts.count)))[hosts.index]
+        start, stop = hosts.part(n_rows)
         same_cap = self._own.group_cap == task.spec.group_cap
         if self._own.n_rows != stop - start or not same_cap:
             raise RuntimeError(

@@ -93,7 +93,7 @@ class VerifiedSum:
     def largest_norm(self, task: SumTask) -> float:
         """Return the largest norm before clipping, for fits without privacy."""
         if self._parts is not None:  # each process must take part in each command
-            return self._parts.largest_norm(task)
+            return self._parts.largest_norm(task, self.block_sum)
         if task.indices is not None:
             return largest_norm(task, self.block_sum)
         # Each release of a fit without noise asks for this norm, and its pass takes ten

@@ -2,7 +2,7 @@
 processes.
 """
 
-import socket
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
 from finetune.core import CLIPS, OWN, images, images_file
 from safetensors.torch import save_file
+from together import LOOPBACK
 
 from dphead.finetune.models import build_network, trained
 from dphead.finetune.options import FinetuneOptions
@@ -386,15 +387,28 @@ def test_the_command_trains_some_layers_of_a_timm_model_from_public_weights(tmp_
         assert torch.equal(value, public[name]) == (name not in chosen), name
 
 
+# `dphead`, which says before its first release where it listens
 TRAIN = """
+import sys
 from dphead.cli import main
+from dphead.sums.hosts import Hosts
+from together import listening
+
+next = Hosts.next
+
+def listened(self, *arguments):
+    print("listens on", *listening(), file=sys.stderr, flush=True)
+    Hosts.next = next
+    return next(self, *arguments)
+
+Hosts.next = listened
 main()
 """
 
 
 def test_two_processes_train_the_network_of_one(tmp_path):
     """Byte for byte: one sample, one draw of noise, and whole numbers add up to the
-    same. The environment is torchrun's.
+    same. The environment is torchrun's. Nobody on the network can reach the processes.
     """
     source(tmp_path)
     finetune(options(tmp_path, "one", ledger=tmp_path / "one.sqlite"))
@@ -405,16 +419,20 @@ def test_two_processes_train_the_network_of_one(tmp_path):
         "--model wrn-10-1 --groups 4 --noise-multiplier 1.5 --batch-size 20 --steps 5 "
         "--learning-rate 0.5 --augment crop --views 2 --seed 3"
     ).split()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    agent = torch.distributed.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    place |= {"MASTER_PORT": str(agent.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     running = [
         Fork(tmp_path, TRAIN, *command, **place, RANK=str(i), LOCAL_RANK=str(i))
         for i in range(2)
     ]
     done = [process.wait() for process in running]
     assert [one.code for one in done] == [0, 0], done
+    for one in done:
+        (found,) = re.findall("listens on (.*)", one.err)
+        assert found.split() and set(found.split()) <= LOOPBACK
     # one process speaks
     said = "".join(one.out for one in done)
     assert said.count("Trained ") == said.count("model.safetensors") == 1

@@ -2,9 +2,6 @@
 noise, the sum of one process.
 """
 
-import threading
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from core import (
@@ -21,6 +18,7 @@ from core import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from together import together
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import SumTask
@@ -29,54 +27,9 @@ from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import COUNT_SCALE, ClassCounts, ClassSums, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
-from dphead.sums.hosts import Hosts, SumOfParts, bounds, follow
+from dphead.sums.hosts import SumOfParts, bounds, follow
+from dphead.sums.reference import ReferenceSums
 from dphead.sums.verified import VerifiedSum
-
-
-class Threads(Hosts):
-    """Join threads as `Hosts` joins processes. `sent` has each thread's sums."""
-
-    def __init__(self, index, count, places, barrier, sent):
-        super().__init__(index, count)
-        self._places, self._barrier, self.sent = places, barrier, sent
-
-    def everywhere(self, value, combine):
-        self._places[self.index] = value
-        self._barrier.wait(600)
-        found = combine(np.stack(self._places))
-        self._barrier.wait(600)
-        return found
-
-    def total(self, value):
-        self.sent.append((self.index, value))
-        return super().total(value)
-
-
-def together(count, work):
-    """Run work(hosts) on `count` threads; return its results and all that was sent.
-
-    Raises the first thread's error, or else another's.
-    """
-    places, barrier, sent = [None] * count, threading.Barrier(count), []
-    found, errors = [None] * count, {}
-
-    def run(i):
-        try:
-            found[i] = work(Threads(i, count, places, barrier, sent))
-        except threading.BrokenBarrierError:
-            pass
-        except Exception as error:
-            errors[i] = error
-            barrier.abort()
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(600)
-    if errors:
-        raise errors[min(errors)]
-    return found, sent
 
 
 def shared_releases(
@@ -286,7 +239,17 @@ def test_the_largest_norm_of_parts_is_that_of_all_rows():
         own = ArrayRows(*(a[at[hosts.index] : at[hosts.index + 1]] for a in (x, y)))
         if not hosts.first:
             hosts.next(0, None, 300)
-        return SumOfParts(hosts, own).largest_norm(replace(request))
+        return SumOfParts(hosts, own).largest_norm(request, ReferenceSums())
 
     for count in (1, 3):
         assert together(count, work)[0] == [alone] * count
+
+
+@pytest.mark.parametrize("texts", [["", "é", "long " * 99], ["same", "same", "same"]])
+def test_texts_and_bytes_arrive_as_they_are_whatever_their_length(texts):
+    def work(hosts):
+        own = texts[hosts.index]
+        return hosts.texts(own), hosts.bytes_from_first(own.encode())
+
+    found, _ = together(3, work)
+    assert found == [(texts, texts[0].encode())] * 3
