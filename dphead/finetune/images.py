@@ -77,8 +77,8 @@ def load_images(
     -------
     Opened
         The images (n, channels, h, w), uint8, in the row order of `dphead extract`.
-    ndarray, uint64
-        Keyed digest of each readable image.
+    ndarray of shape (n, FORMS), uint64
+        Keyed digests of each readable image (`ImageIndex.digests`).
 
     Raises
     ------
@@ -102,7 +102,7 @@ def load_images(
     channels = channels or (1 if gray else 3)
     x = np.zeros((source.n_rows, channels, height, width), np.uint8)
     readable = np.zeros(source.n_rows, bool)
-    digests: list[int] = []
+    digests: list[list[int]] = []
     reasons: Counter[str] = Counter()
     deep = DeepImages()
     for row in range(source.n_rows) if part is None else part:
@@ -115,7 +115,7 @@ def load_images(
         readable[row] = True
         deep.add(source.highest_level(raw, pixels))
         if index is not None:
-            digests.append(index.digest(source.known_by(raw, pixels)))
+            digests.append(index.digests(source.forms(raw, pixels)))
         image = with_channels(pixels, channels)
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
         x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)

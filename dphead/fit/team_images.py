@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-from dphead_extract.index import ImageIndex
+from dphead_extract.index import ALIASES, ImageIndex
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
@@ -32,20 +31,18 @@ class TeamImages(ImageIndex):
 
     def _names(self) -> list[str]:
         with server.session(self._url) as connection:
-            return [*connection.scalars(select(IMAGES.c.dataset_id).distinct())]
+            ids = [*connection.scalars(select(IMAGES.c.dataset_id).distinct())]
+        return [name for name in ids if name != ALIASES]
 
-    def images(self, dataset_id: str) -> np.ndarray:
-        """Return the sorted distinct digests (uint64) of a data set's images."""
-        kept = select(IMAGES.c.digests).where(IMAGES.c.dataset_id == dataset_id)
+    def _kept(self, name: str) -> list[bytes]:
+        kept = select(IMAGES.c.digests).where(IMAGES.c.dataset_id == name)
         with server.session(self._url) as connection:
-            rows = [*connection.scalars(kept)]
-        found = [self._read(dataset_id, row) for row in rows]
-        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
+            return [*connection.scalars(kept)]
 
-    def _keep(self, dataset_id: str, data: bytes) -> None:
+    def _keep(self, name: str, data: bytes) -> None:
         with server.session(self._url) as connection:
             connection.execute(
-                IMAGES.insert().inline(), {"dataset_id": dataset_id, "digests": data}
+                IMAGES.insert().inline(), {"dataset_id": name, "digests": data}
             )
 
     def _read_key(self) -> bytes:

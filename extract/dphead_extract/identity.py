@@ -15,7 +15,7 @@ import numpy as np
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.reading import open_h5, open_same
 from dphead_extract.index import ImageIndex, Overlap, recognized
-from dphead_extract.shards import Shard, shards_path, shared_identifiers
+from dphead_extract.shards import shards_path, shared_identifiers
 from dphead_extract.sources.image import Source
 
 if TYPE_CHECKING:  # `run` imports this module
@@ -79,12 +79,11 @@ def identify(
             own = other.row_digest[source.first : source.first + source.n_rows]
             return Identity(other.dataset_id, other.salt, own)
     index, known = options.index, None
-    if given or options.new_data_set or _begun(output, shard):
+    if given or options.new_data_set or _begun(shard.path(output)):
         index = None
     if shard.count > 1:
-        if index is not None:  # other shards may have added their images already
-            share = source.n_rows / n_rows
-            known = recognized([o.of_all(share) for o in index.overlaps(seen)])
+        if index is not None:
+            known = _of_shard(index, output, source, n_rows, seen)
         of_all = shared_identifiers(output, source.digest, given, known)
         return Identity(*of_all, recognized=known)
     if index is None:
@@ -93,11 +92,26 @@ def identify(
     return Identity(dataset_id, recognized=dataset_id if seen_before else None)
 
 
-def _begun(output: Path, shard: Shard) -> bool:
-    """Return whether an earlier run gave the output an id and left a file to resume."""
-    if shard.count > 1 and shards_path(output).exists():
-        return True
-    path = shard.path(output)
+def _of_shard(
+    index: ImageIndex, output: Path, source: Source, n_rows: int, seen: np.ndarray
+) -> str | None:
+    """Return the data set that all shards belong to, by the images of one of them.
+
+    Each shard is checked, because any of them may have the images of another data set.
+    Raises ExtractError as `recognized` does.
+    """
+    share, begun = source.n_rows / n_rows, None
+    if shards_path(output).exists():  # other shards have added their images
+        begun, _ = shared_identifiers(output, source.digest, None)
+    found = [o.of_all(share) for o in index.overlaps(seen)]
+    if begun is not None and begun not in [o.dataset_id for o in found[:1] if o.same]:
+        # the images of other shards are not another data set's
+        found = [o.of_all(share) for o in index.overlaps(seen, but=begun)]
+    return recognized(found, begun)
+
+
+def _begun(path: Path) -> bool:
+    """Return whether an earlier run gave a file an id and left it to be resumed."""
     for place in (path, path.with_name(path.name + ".part")):
         with suppress(FormatError, OSError), open_h5(place)[0]:
             return True

@@ -185,6 +185,19 @@ def _without_texts(data: bytes) -> bytes:
     return b"".join(kept)
 
 
+def stored_samples(data: bytes) -> np.ndarray | None:
+    """Return the upright samples of an image file that `decode_image` scales to 8 bits.
+
+    Return None if its samples are unsigned 8-bit integers or colors.
+    """
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        samples = _samples(image, data)
+        if not _is_deep(image, samples):
+            return None
+        image.load()
+        return np.ascontiguousarray(_upright(_values(image, samples), image))
+
+
 def _upright(pixels: np.ndarray, image: Image.Image) -> np.ndarray:
     try:
         # Pillow has turned a TIFF, and forgotten its tag
@@ -257,7 +270,7 @@ def _canonical_array(
     Raises UnreadableImage for samples without a known range.
     """
     samples, declared = samples or Samples(), declared or PixelRange()
-    if image.mode[0] in "IF" or samples.signed:
+    if _is_deep(image, samples):
         return _gray(image, declared, samples)
     if samples.bits > 8 and declared != PixelRange():
         raise UnreadableImage("more than 8 bits a color, for which no range is known")
@@ -273,15 +286,26 @@ def _canonical_array(
     return np.asarray(image.convert("L" if image.mode in ("L", "1") else "RGB"))
 
 
+def _is_deep(image: Image.Image, samples: Samples) -> bool:
+    """Return whether gray samples are signed, or have more than 8 bits."""
+    return image.mode[0] in "IF" or samples.signed
+
+
+def _values(image: Image.Image, samples: Samples) -> np.ndarray:
+    """Return the stored samples (height, width) of a deep image."""
+    values, most = np.asarray(image), samples.most
+    if image.mode == "L":
+        return values.view(np.int8)
+    if samples.bits == _MOST_BITS and image.mode == "I" and not samples.signed:
+        return values.view(np.uint32)
+    if most is not None and image.mode == "I":  # Pillow scaled them to 65535
+        return np.rint(values * (most / 65535)).astype(np.int64)
+    return values
+
+
 def _gray(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndarray:
     """Return uint8 (height, width) of signed samples, or of samples beyond 8 bits."""
-    values, bits, most = np.asarray(image), samples.bits, samples.most
-    if image.mode == "L":
-        values = values.view(np.int8)
-    elif bits == _MOST_BITS and image.mode == "I" and not samples.signed:
-        values = values.view(np.uint32)
-    elif most is not None and image.mode == "I":  # Pillow scaled them to 65535
-        values = np.rint(values * (most / 65535)).astype(np.int64)
+    values, bits, most = _values(image, samples), samples.bits, samples.most
     whole = (0, most or 2**bits - 1)
     known = bits <= 16 and not samples.signed and image.mode != "F"
     levels = _levels(values, whole if known else None, declared, samples.signed)

@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,9 +25,13 @@ from dphead_extract.features.rows import check_dataset_id
 
 _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
 _ENDING = ".digests"
+# Entry of pairs: a digest in another entry, and the canonical digest of its image.
+ALIASES = "aliases"
+_FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. Sharing
-# _NOTABLE of the smaller one is no accident (CIFAR-10 holds a few images twice).
-# Choices, not measured.
+# _NOTABLE of the smaller one is no accident (CIFAR-10 holds a few images twice), nor is
+# sharing _NOTABLE of one of the two with all other data sets together. Choices, not
+# measured.
 _SAME, _NOTABLE = 1 / 2, 1 / 20
 
 
@@ -35,13 +39,16 @@ _SAME, _NOTABLE = 1 / 2, 1 / 20
 class Overlap:
     """Hold the numbers of images that two data sets share.
 
-    `shared`, `own` and `theirs` are numbers of distinct images.
+    `shared`, `own` and `theirs` are numbers of distinct images. `own_elsewhere` and
+    `theirs_elsewhere` count the images of each data set that are in any other data set.
     """
 
     dataset_id: str
     shared: int
     own: int
     theirs: int
+    own_elsewhere: int = 0
+    theirs_elsewhere: int = 0
 
     @property
     def same(self) -> bool:
@@ -50,30 +57,54 @@ class Overlap:
 
     @property
     def notable(self) -> bool:
-        """Return whether at least a twentieth of the smaller data set is shared."""
-        return 0 < self.shared >= _NOTABLE * min(self.own, self.theirs)
+        """Return whether the user must decide about the shared images.
+
+        True if at least a twentieth of the smaller data set is shared, or if images are
+        shared and a twentieth of one of the two is in all other data sets together.
+        """
+        return self.shared > 0 and (
+            self.shared >= _NOTABLE * min(self.own, self.theirs)
+            or self.own_elsewhere >= _NOTABLE * self.own
+            or self.theirs_elsewhere >= _NOTABLE * self.theirs
+        )
 
     def of_all(self, share: float) -> Overlap:
         """Extrapolate the overlap of a part to the whole data set.
 
         `own` counts the fraction `share` of the data set.
         """
-        shared, own = round(self.shared / share), round(self.own / share)
-        return replace(self, shared=min(shared, self.theirs), own=own)
+        shared = min(round(self.shared / share), self.theirs)
+        more = self.theirs_elsewhere + shared - self.shared
+        return replace(
+            self,
+            shared=shared,
+            own=round(self.own / share),
+            own_elsewhere=round(self.own_elsewhere / share),
+            theirs_elsewhere=min(more, self.theirs),
+        )
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"{self.shared:,} of {self.own:,} images are also among the "
             f"{self.theirs:,} of data set {self.dataset_id}"
         )
+        for count, whose in (
+            (self.own_elsewhere, f"the {self.own:,}"),
+            (self.theirs_elsewhere, f"these {self.theirs:,}"),
+        ):
+            if count > self.shared:
+                text += f", and {count:,} of {whose} are in other data sets"
+        return text
 
 
 class ImageIndex:
     """Index the images of each data set that was extracted under one home.
 
     There is one file for each data set, with 8 bytes for each image. Only its owner can
-    read the file. The index identifies an image by its decoded pixels: a resized or
-    recompressed image is a different one.
+    read the file. The index identifies an image by its canonical pixels: a resized or
+    recompressed image is a different one. Earlier versions stored digests of other
+    forms of some images. Another file pairs them with the canonical digests, once such
+    an image is seen again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,6 +121,11 @@ class ImageIndex:
         )
         digest.update(np.ascontiguousarray(image).data)
         return int.from_bytes(digest.digest(), "little")
+
+    def digests(self, forms: Sequence[np.ndarray]) -> list[int]:
+        """Return the digests of an image's forms; the first one is canonical."""
+        found = [self.digest(form) for form in forms]
+        return (found + found[:1] * _FORMS)[:_FORMS]
 
     def add(self, dataset_id: str, digests: np.ndarray) -> None:
         """Add images to a data set's entry, durably."""
@@ -110,11 +146,28 @@ class ImageIndex:
         return dataset_id, known is not None
 
     def _add(self, dataset_id: str, digests: np.ndarray) -> None:
+        own, pairs = _split(digests)
+        if len(pairs):
+            self._add_aliases(pairs)
         known = self.images(dataset_id)
-        images = np.union1d(known, digests).astype("<u8")
+        images = _canonical(np.concatenate([known, own]), self._aliases())
         if len(images) > len(known):
-            data = images.tobytes()
-            self._keep(dataset_id, self._seal(data) + data)
+            self._write(dataset_id, images)
+
+    def _add_aliases(self, pairs: np.ndarray) -> None:
+        """Store the pairs of digests that an entry holds, unless they are stored."""
+        known = self._aliases()
+        held = [np.empty(0, np.uint64), *map(self._stored, self._names())]
+        _, met = _search(np.sort(np.concatenate(held)), pairs[:, 0])
+        _, old = _search(np.sort(known[:, 0]), pairs[:, 0])
+        new = pairs[met & ~old]
+        if len(new):
+            _, first = np.unique(new[:, 0], return_index=True)
+            self._write(ALIASES, np.concatenate([known, new[first]]))
+
+    def _write(self, name: str, digests: np.ndarray) -> None:
+        data = digests.astype("<u8").tobytes()
+        self._keep(name, self._seal(data) + data)
 
     def images(self, dataset_id: str) -> np.ndarray:
         """Return the sorted digests of a data set's images, uint64.
@@ -122,10 +175,16 @@ class ImageIndex:
         The result is empty for an unknown data set. Raises FormatError if the stored
         digests were changed.
         """
-        found = self._kept(dataset_id)
-        return (
-            np.empty(0, np.uint64) if found is None else self._read(dataset_id, found)
-        )
+        return _canonical(self._stored(dataset_id), self._aliases())
+
+    def _aliases(self) -> np.ndarray:
+        """Return pairs of a stored digest and the canonical digest of its image."""
+        return self._stored(ALIASES).reshape(-1, 2)
+
+    def _stored(self, name: str) -> np.ndarray:
+        """Return all digests of an entry as they were stored."""
+        found = [self._read(name, data) for data in self._kept(name)]
+        return np.concatenate([np.empty(0, np.uint64), *found])
 
     def _read(self, dataset_id: str, found: bytes) -> np.ndarray:
         """Parse stored bytes into digests. Raise FormatError if the bytes changed."""
@@ -143,29 +202,50 @@ class ImageIndex:
 
         The data set with most of the images comes first.
         """
-        own, found = np.unique(digests), []
-        for name in self._names():
-            theirs = self.images(name)
-            shared = len(np.intersect1d(own, theirs, assume_unique=True))
-            if shared and name != but:
-                found.append(Overlap(name, shared, len(own), len(theirs)))
+        own, pairs = _split(digests)
+        pairs = np.concatenate([self._aliases(), pairs])
+        own = _canonical(own, pairs)
+        held = {
+            name: _canonical(self._stored(name), pairs)
+            for name in self._names()
+            if name != but
+        }
+        shared = {name: _common(own, theirs) for name, theirs in held.items()}
+        if not any(shared.values()):
+            return []
+        every = np.sort(np.concatenate([own, *held.values()]))
+        several = every[1:][every[1:] == every[:-1]]  # images of more than one
+        elsewhere = _common(own, several)
+        found = [
+            Overlap(
+                name,
+                n,
+                len(own),
+                len(held[name]),
+                elsewhere,
+                _common(held[name], several),
+            )
+            for name, n in shared.items()
+            if n
+        ]
         return sorted(found, key=lambda one: (-one.shared, one.dataset_id))
 
     def _names(self) -> list[str]:
         """Return the ids of the data sets in the index."""
         found = self.folder.glob(f"*{_ENDING}")
-        return [path.name.removesuffix(_ENDING) for path in found]
+        names = [path.name.removesuffix(_ENDING) for path in found]
+        return [name for name in names if name != ALIASES]
 
-    def _kept(self, dataset_id: str) -> bytes | None:
-        """Return the last stored bytes of a data set, or None."""
+    def _kept(self, name: str) -> list[bytes]:
+        """Return the stored bytes of an entry, if there are any."""
         try:
-            return (self.folder / f"{dataset_id}{_ENDING}").read_bytes()
+            return [(self.folder / f"{name}{_ENDING}").read_bytes()]
         except FileNotFoundError:
-            return None
+            return []
 
-    def _keep(self, dataset_id: str, data: bytes) -> None:
-        """Replace the stored bytes of a data set, durably."""
-        write_private(self.folder / f"{dataset_id}{_ENDING}", data)
+    def _keep(self, name: str, data: bytes) -> None:
+        """Replace the stored bytes of an entry, durably."""
+        write_private(self.folder / f"{name}{_ENDING}", data)
 
     def _seal(self, data: bytes) -> bytes:
         return hashlib.blake2b(data, digest_size=_SEAL_BYTES, key=self._key()).digest()
@@ -217,23 +297,59 @@ class ImageIndex:
             os.close(lock)
 
 
-def recognized(overlaps: list[Overlap]) -> str | None:
+def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the canonical digest of each image, and pairs (other, canonical).
+
+    `digests` is (n,), canonical digests only, or (n, forms).
+    """
+    forms = digests.reshape(len(digests), -1).astype(np.uint64)
+    own = forms[:, :1] if forms.size else np.empty((0, 1), np.uint64)
+    pairs = np.stack([forms, np.broadcast_to(own, forms.shape)], axis=-1)
+    return own[:, 0], pairs[forms != own]
+
+
+def _canonical(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Return the sorted distinct digests, with those in `pairs` replaced."""
+    others, first = np.unique(pairs[:, 0], return_index=True)
+    # twice: the levels of deep samples in RGB, the same in gray, the samples
+    for _ in range(2 if len(others) else 0):
+        at, found = _search(others, digests)
+        digests = np.where(found, pairs[first[at], 1], digests)
+    if (digests[1:] <= digests[:-1]).any():  # an entry of one part is sorted
+        digests = np.sort(digests)
+        digests = np.delete(digests, 1 + np.flatnonzero(digests[1:] == digests[:-1]))
+    return digests
+
+
+def _search(held: np.ndarray, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the place of each digest in a sorted array, and whether it is there."""
+    if len(held) == 0:
+        return np.zeros(len(digests), np.intp), np.zeros(len(digests), bool)
+    at = np.searchsorted(held, digests).clip(max=len(held) - 1)
+    return at, held[at] == digests
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> int:
+    """Return how many digests two sorted arrays of distinct digests share."""
+    return int(_search(other, one)[1].sum())
+
+
+def recognized(overlaps: list[Overlap], begun: str | None = None) -> str | None:
     """Return the data set that images belong to, or None for new images.
 
-    Raises ExtractError if the user must decide, because some images but not most belong
-    to another data set.
+    `begun` is the data set that an earlier part of the images has already. Raises
+    ExtractError if the user must decide, because some images but not most belong to
+    another data set.
     """
-    if not overlaps:
-        return None
-    first = overlaps[0]
-    if first.same:
-        return first.dataset_id
-    if first.notable:
-        raise ExtractError(
-            f"Some images belong to a known data set: {first}. Type --dataset-id "
-            f"{first.dataset_id} to charge the same ledger, or --new-data-set for a "
-            "separate ledger, which `dphead check` reports."
-        )
+    if overlaps and overlaps[0].same and begun in (None, overlaps[0].dataset_id):
+        return overlaps[0].dataset_id
+    for one in overlaps:
+        if one.notable:
+            raise ExtractError(
+                f"Some images belong to a known data set: {one}. Type --dataset-id "
+                f"{one.dataset_id} to charge the same ledger, or --new-data-set for a "
+                "separate ledger, which `dphead check` reports."
+            )
     return None
 
 

@@ -39,7 +39,7 @@ class Survey:
     unreadable: dict[int, str] = field(default_factory=dict)  # row: the reason
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_color: bool = False
-    digests: list[int] = field(default_factory=list)  # under an index's key
+    digests: list[list[int]] = field(default_factory=list)  # under an index's key
     deep: DeepImages = field(default_factory=DeepImages)
 
 
@@ -67,7 +67,7 @@ def survey(
             image = source.decode(raw)
         except UnreadableImage as error:
             return error
-        known = index and index.digest(source.known_by(raw, image))
+        known = index and index.digests(source.forms(raw, image))
         return image.shape, known, source.highest_level(raw, image)
 
     rows = map(source.raw, range(source.n_rows))

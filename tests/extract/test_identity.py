@@ -105,6 +105,22 @@ def test_shards_of_a_second_network_keep_the_data_set(images, index, tmp_path):
     assert run(new, tmp_path / "new2.h5", index).dataset_id == others[0].dataset_id
 
 
+def test_each_shard_is_asked_about_the_images_of_another_data_set(
+    images, index, tmp_path
+):
+    """All of them may be in the last one."""
+    known = run(source(tmp_path, images[:16]), tmp_path / "one.h5", index)
+    mixed = np.concatenate([images[100:148], images[:14], images[100:102]])
+    path = source(tmp_path, mixed, "mixed.npz")
+    parts = [options(path, tmp_path / "m.h5", index, shard=Shard(i, 4)) for i in (0, 3)]
+    first = extract(parts[0])
+    with pytest.raises(ExtractError, match=f"--dataset-id {known.dataset_id}"):
+        extract(parts[1])
+    apart = run(path, tmp_path / "m.h5", index, shard=Shard(3, 4), new_data_set=True)
+    assert apart.dataset_id == first.dataset_id != known.dataset_id
+    assert extract(parts[1]).already_complete
+
+
 @pytest.mark.parametrize("other", ["dataset_id", "same_data_as"])
 def test_a_new_data_set_is_no_others(images, index, tmp_path, other):
     path = source(tmp_path, images[:20])

@@ -187,8 +187,82 @@ def test_an_index_knows_images_again_whatever_range_is_declared(tmp_path, kind, 
     for pixels in ranges:
         source = open_source(path, Classes(ignore_labels=True), pixels=pixels)
         part = source.part(1, 2)
-        known.append(part.known_by(part.raw(0), part.image(0)).tobytes())
+        forms = part.forms(part.raw(0), part.image(0))
+        known.append(tuple(form.tobytes() for form in forms))
     assert len(set(known)) == 1
+
+
+def lossless(gray):
+    """Lossless copies of a picture of 8 bits, and the ranges that they need."""
+    rgb = np.repeat(gray[..., None], 3, axis=-1) if gray.ndim == 2 else gray
+    opaque = np.concatenate([rgb, np.full_like(rgb[..., :1], 255)], axis=-1)
+    files = {
+        "png": encoded(gray),
+        "rgb": encoded(rgb),
+        "rgba": encoded(opaque),
+        "bmp": encoded(rgb, "BMP"),
+        "tiff": encoded(rgb, "TIFF", compression="tiff_lzw"),
+        "webp": encoded(rgb, "WEBP", lossless=True),
+        "turned": encoded(np.rot90(rgb), "TIFF", exif=pictures.exif(6)),
+        "16 bits of a color": pictures.png(rgb.astype(np.uint16) * 257, 2),
+    }
+    given = {name: (data, PixelRange()) for name, data in files.items()}
+    if gray.ndim == 3:
+        return given
+    la = np.stack([gray, np.full_like(gray, 255)], axis=-1)
+    palette = Image.fromarray(gray).convert("P")
+    for name, data in {
+        "gray and opaque": encoded(la),
+        "palette": encoded(palette),
+        "gif": encoded(palette, "GIF"),
+        "16 bits": pictures.png(gray.astype(np.uint16) * 257, 0),
+    }.items():
+        given[name] = data, PixelRange()
+    as_they_are = encoded(gray.astype(np.uint16), "TIFF")
+    given["8 of 16 bits"] = as_they_are, PixelRange(8)
+    given["signed"] = pictures.tiff(gray.astype(np.int16), kind=2), PixelRange(12)
+    floats = pictures.tiff(gray.astype(np.float32), kind=3)
+    given["floats"] = floats, PixelRange(None, (0, 255))
+    return given
+
+
+def forms_of(folder, data, pixels):
+    """The forms of the only image of a folder or an npz."""
+    path = folder / "a.npz"
+    if isinstance(data, bytes):
+        path = pack(folder / "files", {"a.img.png": data})
+    else:
+        np.savez(path, images=data[None])
+    source = open_source(path, Classes(ignore_labels=True), pixels=pixels)
+    return source.forms(source.raw(0), source.image(0))
+
+
+@pytest.mark.parametrize("image", [pictures.GRAY, pictures.COLOR], ids=["gray", "rgb"])
+def test_lossless_copies_of_an_image_have_one_canonical_form(tmp_path, image):
+    """It is the image itself, and earlier versions' form is another one at most."""
+    for name, (data, pixels) in lossless(image).items():
+        own, *others = forms_of(tmp_path, data, pixels)
+        assert own.dtype == np.uint8, name
+        assert_array_equal(own, image, err_msg=name)
+        if pixels == PixelRange():  # what a version before canonical forms stored
+            assert any(np.array_equal(f, decode_image(data)) for f in (own, *others))
+    for array in (image, image / 255, image.astype(np.uint16) * 257):
+        assert_array_equal(forms_of(tmp_path, array, PixelRange())[0], image)
+
+
+def test_samples_of_more_bits_have_one_canonical_form_in_every_container(tmp_path):
+    """And two images that differ in their low bits have two."""
+    values = pictures.GRAY.astype(np.int32) * 16 + 3
+    copies = [encoded(values.astype(np.uint16))]
+    for dtype in (np.int16, np.int32, np.uint16, np.float32):
+        kind = {"i": 2, "u": 1, "f": 3}[np.dtype(dtype).kind]
+        copies += [values.astype(dtype), pictures.tiff(values.astype(dtype), kind=kind)]
+    copies.append(pictures.tiff(values.astype(np.int16), kind=2, packed=True))
+    found = [forms_of(tmp_path, one, PixelRange(None, (0, 4095)))[0] for one in copies]
+    assert len({(form.dtype.str, form.tobytes()) for form in found}) == 1
+    assert_array_equal(found[0], values)
+    other = forms_of(tmp_path, (values ^ 1).astype(np.uint16), PixelRange(12))[0]
+    assert not np.array_equal(other, values)
 
 
 @pytest.mark.parametrize(

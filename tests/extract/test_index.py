@@ -75,8 +75,10 @@ def test_overlaps_count_distinct_images_and_name_the_largest_first(index):
     index.add(C, digests(index, images(10, seed=1)))
     twice = np.concatenate([pictures[:40], pictures[:40]])
     found = index.overlaps(digests(index, twice))
-    assert found == [Overlap(B, 40, 40, 60), Overlap(A, 10, 40, 10)]
-    assert index.overlaps(digests(index, twice), but=B) == found[1:]
+    assert found == [Overlap(B, 40, 40, 60, 40, 40), Overlap(A, 10, 40, 10, 40, 10)]
+    assert index.overlaps(digests(index, twice), but=B) == [
+        Overlap(A, 10, 40, 10, 10, 10)
+    ]
     assert index.overlaps(digests(index, images(5, seed=2))) == []
 
 
@@ -166,3 +168,118 @@ def test_a_link_in_the_place_of_the_indexs_lock_is_refused(index, tmp_path):
     with pytest.raises(ExtractError, match="lock' is a link"):
         index.add(A, digests(index, images(4, seed=1)))
     assert not (tmp_path / "elsewhere").exists()
+
+
+def old_digest(key, image):
+    """The digest of an image as the first version of the index computed it."""
+    data = repr(image.shape).encode() + image.tobytes()
+    return hashlib.blake2b(data, digest_size=8, key=key).digest()
+
+
+def keep_old(index, dataset_id, pictures):
+    """Write an entry as the first version did: a seal, and the sorted digests."""
+    index.digest(pictures[0])  # makes the key
+    key = (index.folder / "key").read_bytes()
+    found = sorted(int.from_bytes(old_digest(key, p), "little") for p in pictures)
+    data = np.array(found, "<u8").tobytes()
+    seal = hashlib.blake2b(data, digest_size=16, key=key).digest()
+    (index.folder / f"{dataset_id}.digests").write_bytes(seal + data)
+
+
+def forms(index, pictures):
+    """The digests of gray pictures, whether they are stored as gray or as RGB."""
+    colored = np.repeat(pictures[..., None], 3, axis=-1)
+    found = [index.digests(both) for both in zip(pictures, colored, strict=True)]
+    return np.array(found, np.uint64)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_index_of_an_earlier_version_forgets_no_image(index, channels):
+    """It knows them by gray pixels, or by three equal channels, as they were stored."""
+    pictures = images(60)
+    stored = pictures if channels == 1 else np.repeat(pictures[..., None], 3, axis=-1)
+    keep_old(index, A, stored)
+    before = (index.folder / f"{A}.digests").read_bytes()
+    seen = forms(index, pictures)
+    (found,) = index.overlaps(seen[:40])
+    assert (found.shared, found.own, found.theirs) == (40, 40, 60)
+    index.add(B, np.concatenate([seen[:40], forms(index, images(60, seed=1))]))
+    assert (index.folder / f"{A}.digests").read_bytes() == before
+    # without the pictures, as in a fit
+    for own, other, n in ((A, B, 100), (B, A, 60)):
+        (found,) = index.overlaps(index.images(own), but=own)
+        assert (found.dataset_id, found.shared, found.theirs) == (other, 40, n)
+    assert index.claim(seen) == (A, True)
+    assert len(index.images(A)) == 60
+
+
+def test_two_earlier_data_sets_meet_in_an_image_that_is_seen_again(index):
+    """One holds it as gray pixels, the other as RGB."""
+    pictures = images(50)
+    keep_old(index, A, pictures)
+    keep_old(index, B, np.repeat(pictures[..., None], 3, axis=-1))
+    assert index.overlaps(index.images(A), but=A) == []
+    index.add(A, forms(index, pictures))
+    (found,) = index.overlaps(index.images(B), but=B)
+    assert (found.shared, found.own, found.theirs) == (50, 50, 50)
+
+
+def test_an_image_takes_eight_bytes_whatever_its_forms(index):
+    index.add(A, forms(index, images(100)))
+    index.add(B, forms(index, images(100)))
+    sizes = [path.stat().st_size for path in index.folder.glob("*.digests")]
+    assert sizes == [16 + 800] * 2
+
+
+@pytest.mark.parametrize("change", ["cut", "bit"])
+def test_damaged_pairs_are_refused(index, change):
+    """Without them, an image of an earlier data set would be new."""
+    pictures = images(4)
+    keep_old(index, A, np.repeat(pictures[..., None], 3, axis=-1))
+    index.add(B, forms(index, pictures))
+    path = index.folder / "aliases.digests"
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data if change == "bit" else data[:-8])
+    with pytest.raises(FormatError, match=r"image index .*backup"):
+        index.images(A)
+
+
+def test_overlaps_below_a_twentieth_add_up(index):
+    """The 2nd file takes a tenth of a data set, and the 23rd would take all of it."""
+    known = digests(index, images(437))
+    index.add(A, known)
+    parts = known.reshape(23, 19)
+    new = [digests(index, images(500, seed=1 + i)) for i in range(23)]
+    files = [np.concatenate(both) for both in zip(parts, new, strict=True)]
+    assert not index.claim(files[0])[1]  # 19 of 437 images
+    for file in files[1:]:
+        with pytest.raises(ExtractError, match="38 of these 437 are in other data"):
+            index.claim(file)
+    # the same images again are not more of them
+    again = np.concatenate([parts[0], new[3]])
+    assert not index.claim(again)[1]
+    # once it is decided, each further file with such images needs a decision
+    index.add(C, files[1])
+    with pytest.raises(ExtractError, match="57 of these 437 are in other data"):
+        index.claim(files[2])
+
+
+def test_a_file_of_images_of_many_data_sets_needs_a_decision(index):
+    """It takes a few images of each, and all of its images are known."""
+    ids = [f"{i:032x}" for i in range(25)]
+    for i, dataset_id in enumerate(ids):
+        index.add(dataset_id, digests(index, images(100, seed=i)))
+    mixed = [digests(index, images(100, seed=i))[:4] for i in range(25)]
+    with pytest.raises(ExtractError, match="100 of the 100 are in other data sets"):
+        index.claim(np.concatenate(mixed))
+
+
+def test_a_small_data_set_is_noticed_beside_a_large_one(index):
+    """The large one shares more images, but fewer of its own."""
+    large, small = images(1000), images(20, seed=1)
+    index.add(A, digests(index, large))
+    index.add(B, digests(index, small))
+    new = [images(500, seed=2), large[:8], small[:4]]
+    with pytest.raises(ExtractError, match=f"--dataset-id {B}"):
+        index.claim(digests(index, np.concatenate(new)))

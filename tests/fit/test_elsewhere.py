@@ -172,6 +172,26 @@ def test_a_few_images_in_common_are_no_finding(features, tmp_path):
     assert fit(other, tmp_path / "two")["ledger"]["elsewhere"] == []
 
 
+def test_images_that_several_data_sets_share_in_small_parts_are_a_finding(
+    features, tmp_path
+):
+    """Two times 9 of 200 images: each is below a twentieth, and both are not."""
+    others = [
+        features_file(tmp_path / f"{name}.h5", seed=seed, backbone=f"resnet{seed}")
+        for seed, name in enumerate("gh", 1)
+    ]
+    index = image_index()
+    index.add(id_of(features), np.arange(200, dtype=np.uint64))
+    for i, other in enumerate(others):
+        shared, own = np.arange(9) + 9 * i, np.arange(191) + 1000 * (i + 1)
+        index.add(id_of(other), np.concatenate([shared, own]).astype(np.uint64))
+        done = fit(other, tmp_path / f"run{i}")
+        assert done["ledger"]["elsewhere"] == []
+    report = fit(features, tmp_path / "run")
+    assert [one["fits"] for one in report["ledger"]["elsewhere"]] == [1, 1]
+    assert id_of(features) in findings(tmp_path / "run0")[FINDING]
+
+
 def test_check_says_where_the_index_does_not_know_the_images(features, tmp_path):
     fit(features, tmp_path / "run")
     assert (

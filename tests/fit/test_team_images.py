@@ -108,3 +108,27 @@ def test_images_of_all_rows_count_whoever_adds_one(team, machines):
     dataset_id, _ = machines[0].claim(seen)
     machines[0]._keep(dataset_id, machines[0]._seal(b""))
     assert [one.dataset_id for one in machines[1].overlaps(seen)] == [dataset_id]
+
+
+def test_a_servers_earlier_rows_forget_no_image(team, machines):
+    """They hold gray images by their three equal channels."""
+    one, other = machines
+    gray = np.random.default_rng().integers(0, 256, (40, 6, 6), np.uint8)
+    colored = np.repeat(gray[..., None], 3, axis=-1)
+    forms = [one.digests(both) for both in zip(gray, colored, strict=True)]
+    earlier, later = uuid.uuid4().hex, uuid.uuid4().hex
+    stored = np.array([one.digest(image) for image in colored], "<u8").tobytes()
+    one._keep(earlier, one._seal(stored) + stored)
+    seen = np.array(forms, np.uint64)
+    other.add(later, np.concatenate([seen[:10], one_form(images())]))
+    # without the images, as in a fit
+    (found,) = one.overlaps(one.images(later), but=later)
+    assert (found.dataset_id, found.shared, found.theirs) == (earlier, 10, 40)
+    assert one.claim(seen) == (earlier, True)
+    assert len(one.images(earlier)) == len(other.images(earlier)) == 40
+    assert "aliases" not in one._names()
+
+
+def one_form(digests):
+    """Images whose forms have one digest, as colors have."""
+    return np.repeat(digests[:, None], 3, axis=1)

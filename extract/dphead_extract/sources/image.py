@@ -16,12 +16,14 @@ from dphead_extract.images import (
     UnreadableImage,
     decode_image,
     sample_bits,
+    stored_samples,
     to_uint8,
 )
 from dphead_extract.sources.classes import Classes, Roles
 from dphead_extract.sources.columns import Columns
 
 _HALF_OF_LEVELS = 127
+_WHITE = 255  # of 8 bits
 MISSING = "the file does not exist"  # why a row is unreadable
 
 
@@ -159,19 +161,35 @@ class Source(Roles):
             raise UnreadableImage(MISSING)
         return _decoded(raw, self.pixels)
 
-    def known_by(self, raw: np.ndarray | bytes | None, image: np.ndarray) -> np.ndarray:
-        """Return the array that identifies a row in an index of images.
+    def forms(
+        self, raw: np.ndarray | bytes | None, image: np.ndarray
+    ) -> list[np.ndarray]:
+        """Return the arrays by which an index of images knows a row.
 
-        `image` is the decoded row. The array ignores the declared range. Otherwise the
-        same images under another range would be a new data set with a new budget.
+        `image` is the decoded row. The first form has the canonical pixels. They are
+        equal for all lossless copies of an image: gray or RGB with equal channels, 8
+        bits or more. The other forms are those by which earlier versions of dphead
+        stored an image. All forms ignore the declared range. Otherwise the same images
+        under another range would be a new data set with a new budget.
         """
-        if self.pixels == PixelRange():
-            return image
         assert raw is not None  # else it could not have been decoded
-        try:
-            return _decoded(raw, PixelRange())
-        except UnreadableImage:  # without a range
-            return np.frombuffer(raw, np.uint8) if isinstance(raw, bytes) else raw
+        levels: np.ndarray | None = image
+        if self.pixels != PixelRange():
+            try:
+                levels = _decoded(raw, PixelRange())
+            except UnreadableImage:  # without a range
+                levels = None
+        if isinstance(raw, bytes):
+            samples, whole = stored_samples(raw), np.frombuffer(raw, np.uint8)
+        else:
+            samples = whole = raw
+        own = _canonical(samples, levels)
+        forms = [own]
+        if levels is not own:
+            forms.append(whole if levels is None else levels)
+        if own.dtype == np.uint8 and own.ndim == 2:
+            forms.append(np.broadcast_to(own[..., None], (*own.shape, 3)))
+        return forms
 
     def highest_level(
         self, raw: np.ndarray | bytes | None, image: np.ndarray
@@ -194,6 +212,30 @@ class Source(Roles):
         Raises UnreadableImage.
         """
         return self.decode(self.raw(row))
+
+
+def _canonical(samples: np.ndarray | None, levels: np.ndarray | None) -> np.ndarray:
+    """Return the canonical pixels of an image: uint8 if they fit, else float64.
+
+    `levels` are None for samples without a known range. `samples` are None if `levels`
+    are the stored samples. Equal channels become one channel.
+    """
+    wide = samples is not None and samples.dtype.kind in "iu" and samples.itemsize > 1
+    pixels = levels
+    if samples is not None and (wide or levels is None):
+        pixels = samples.astype(np.float64) + 0.0  # -0.0 becomes 0.0
+        # 8 bits stored as 16: times 257, as image formats define it, or unchanged
+        for step in (257, 1):
+            small = pixels / step
+            if small.min() >= 0 and small.max() <= _WHITE and not (small % 1).any():
+                pixels = small.astype(np.uint8)
+                break
+    assert pixels is not None  # else the image could not have been decoded
+    if pixels.ndim == 3:
+        parts = (pixels[:1], pixels)  # a row of colors tells it in less time
+        if all((part == part[..., :1]).all() for part in parts):
+            return pixels[..., 0]
+    return pixels
 
 
 def _decoded(raw: np.ndarray | bytes, pixels: PixelRange) -> np.ndarray:
