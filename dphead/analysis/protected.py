@@ -22,6 +22,20 @@ def parts_of(extraction: dict[str, Any] | None) -> list[dict[str, Any]]:
     return (extraction.get("backbone_kwargs") or {}).get("parts") or [extraction]
 
 
+def describe_input(transform: dict[str, Any]) -> str:
+    """Return how images became a backbone's input, or "" if they did not."""
+    size = transform.get("image_size") or (transform.get("input_size") or ())[1:]
+    if not size:
+        return ""
+    parts = [f"{size[0]} x {size[1]} pixels", transform.get("interpolation") or ""]
+    if transform.get("crop_mode"):
+        parts.append(f"crop {transform['crop_mode']} {transform['crop_pct']:g}")
+    for key in ("mean", "std"):
+        if transform.get(key):
+            parts.append(f"{key} {' '.join(f'{value:g}' for value in transform[key])}")
+    return ", ".join(part for part in parts if part)
+
+
 def made_of_images(extraction: dict[str, Any] | None) -> bool:
     """Return whether an `extraction` record shows that dphead made rows from images.
 

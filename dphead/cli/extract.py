@@ -89,7 +89,8 @@ from dphead.cli.text import say, tied
     click.option(
         "--weights",
         type=values.NamedPath("the weights file"),
-        help="Local weights file (safetensors or pth), instead of a download.",
+        help="Local weights file (safetensors or pth), instead of a download. A "
+        "config.json of timm beside it gives mean, std, size and crop.",
     ),
     click.option(
         "--random-weights",
@@ -255,6 +256,8 @@ def extract(**given: Any) -> None:
         from dphead_extract.run import ExtractOptions
         from dphead_extract.run import extract as run
 
+        from dphead.analysis.protected import describe_input
+        from dphead.fit.known_weights import note_weights
         from dphead.fit.ledgers import image_index
 
         given["index"] = image_index()
@@ -264,6 +267,10 @@ def extract(**given: Any) -> None:
     speed = tied(f"{summary.rows_per_second:.0f} rows a second")
     made = f"by {tied(summary.backbone)} ({speed})"
     print_written(summary, *([] if summary.already_complete else [made]))
+    note = f" ({summary.note})" if summary.note else ""
+    say("Images", f"{describe_input(summary.transform)}{note}")
+    if summary.weights is not None:
+        note_weights(*summary.weights)
     say("Data set", summary.dataset_id)
     if summary.recognized:
         say(

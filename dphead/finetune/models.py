@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dphead_extract.backbones.weights import check_finite, first_line, read_state
+from dphead_extract.backbones.weights import (
+    check_finite,
+    config_beside,
+    first_line,
+    read_state,
+)
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -169,7 +174,8 @@ def pixel_scale(
 ) -> tuple[Scale, Scale]:
     """Return (mean, std) of pixels in [0, 1], as given or as the model's default.
 
-    The default is the value of timm, else 0.5 and 0.25, with one number per channel.
+    The default is the value in timm's config.json beside the weights, else of timm,
+    else 0.5 and 0.25, with one number per channel.
     Raises ValueError if numbers are out of range or their count is wrong.
     """
     config: Any = None
@@ -179,6 +185,10 @@ def pixel_scale(
         known = timm.is_model(spec.model)
         config = timm.get_pretrained_cfg(spec.model) if known else None
     own = ((0.5,), (0.25,)) if config is None else (config.mean, config.std)
+    beside = config_beside(Path(spec.weights)) if spec.weights else None
+    if config is not None and beside and beside["architecture"] == config.architecture:
+        values = beside.get("pretrained_cfg") or beside
+        own = values.get("mean") or own[0], values.get("std") or own[1]
     own = [
         tuple(v) if len(v) == channels else (sum(v) / len(v),) * channels for v in own
     ]

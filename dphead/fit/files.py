@@ -28,6 +28,7 @@ from dphead.data.features import (
     split_slots,
 )
 from dphead.fit.head_file import open_head
+from dphead.fit.known_weights import known_weights
 from dphead.solvers.head import LinearHead
 
 # what an `extraction` records of how rows were made
@@ -82,10 +83,12 @@ def extraction_of(file: FeaturesFile) -> dict[str, Any]:
     """Return the settings that `dphead predict` needs to extract the same features.
 
     "views" is the number of views of each training row. "attested" is True if the data
-    holder attests how imported rows were made.
+    holder attests how imported rows were made. "local_weights" is True if the weights
+    are not those of a hub.
     """
     made = {key: file.config[key] for key in _MADE_BY} | {"views": file.views}
-    return made | ({"attested": True} if file.config.get("attested") else {})
+    more = ("attested", "local_weights")
+    return made | {key: True for key in more if file.config.get(key)}
 
 
 def file_facts(file: FeaturesFile) -> dict[str, str]:
@@ -550,8 +553,14 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
             f"features by {name}. Pass a features file instead of images."
         )
     own = family_of(name).recorded(arguments, t)
-    if weights is not None and "weights" in traits_of(name).takes:
-        own["weights"] = weights
+    if "weights" in traits_of(name).takes:
+        digest = facts["weights_sha256"]
+        own["weights"] = weights or known_weights(digest)
+        if own["weights"] is None and facts.get("local_weights"):
+            raise ValueError(
+                f"--weights is required for {name}: the head's features were made with "
+                f"local weights of sha256 {digest[:12]}. Type --weights FILE with them."
+            )
     mean, std = (None if t[k] is None else tuple(t[k]) for k in ("mean", "std"))
     # without interpolation, images must have the size of the training images
     interpolation = t["interpolation"] or "none"

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -149,6 +150,12 @@ class Summary:
         The data set's id.
     backbone : str
         The backbone's name.
+    transform : dict
+        How images become its input.
+    weights : (str, Path) or None
+        The digest and the private path of local weights.
+    note : str
+        Whether config.json beside local weights was used; private.
     rows_per_second : float
         Speed of this run.
     already_complete : bool
@@ -170,6 +177,9 @@ class Summary:
     class_names: list[str] | None
     dataset_id: str
     backbone: str
+    transform: dict[str, Any]
+    weights: tuple[str, Path] | None
+    note: str
     rows_per_second: float
     already_complete: bool
     recognized: bool
@@ -257,6 +267,7 @@ def extract(
         if not already_complete:
             _fill(part, targets, _named(progress, "extracting features"))
         seconds = time.perf_counter() - began
+    local = backbones[0].weights
     masked = Counter(f"unreadable images ({why})" for why in found.unreadable.values())
     return Summary(
         path=writer.path,
@@ -265,6 +276,9 @@ def extract(
         class_names=source.class_names,
         dataset_id=writer.dataset_id,
         backbone=backbones[0].name,
+        transform=backbones[0].transform,
+        weights=local and (backbones[0].weights_sha256, local),
+        note=backbones[0].note,
         rows_per_second=(part.n_rows - done_before) / seconds if seconds > 0 else 0.0,
         already_complete=already_complete,
         recognized=writer.dataset_id == identity.recognized,
@@ -492,6 +506,7 @@ def _make_header(
             "device": settings.device.type,
             "amp": options.amp or False,
             "skip_unreadable": options.skip_unreadable,
+            **({"local_weights": True} if backbone.weights else {}),
             "limit": options.limit,
             **options.holdout.record(source.group is not None, source.by_position),
             **options.shard.record(n_rows),

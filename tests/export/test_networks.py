@@ -11,7 +11,7 @@ import numpy as np
 import pictures as kinds
 import pytest
 import torch
-from commands import features_file, fitted, rows
+from commands import features_file, fitted, refusal, rows
 from dphead_extract import images
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.images import PixelRange
@@ -244,6 +244,36 @@ def test_an_export_prepares_images_by_the_models_own_crop(
     run, features = fitted_on(tmp_path, pictures, small(weights))
     export(run, "onnx", tmp_path / "out", weights)
     check_onnx(tmp_path / "out", run, features, pictures)
+
+
+def test_the_place_of_weights_is_known_to_this_machine_only(
+    pictures, weights, tmp_path, monkeypatch
+):
+    """A head of a folder's weights predicts without the path, and publishes none."""
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+    folder, run, features = (tmp_path / n for n in ("secret", "run", "f.h5"))
+    folder.mkdir()
+    shutil.copy(weights, folder / "model.safetensors")
+    own = {"mean": [0.11, 0.2, 0.3], "std": [0.9] * 3, "crop_mode": "squash"}
+    own |= {"input_size": [3, 32, 32], "interpolation": "bilinear"}
+    config = {"architecture": "test_resnet", "num_classes": 7, "pretrained_cfg": own}
+    (folder / "config.json").write_text(json.dumps(config))
+    backbone = ("--backbone", f"local-dir:{folder}", "--classes", ",".join(CLASSES))
+    said = fitted("extract", pictures, "-o", features, *backbone).out
+    assert "32 x 32 pixels, bilinear, crop squash" in said and "config.json" in said
+    fitted("fit", features, "-o", run, *LS)
+    for file in run.rglob("*"):
+        assert file.is_dir() or b"secret" not in file.read_bytes()
+    card = (run / "report.html").read_text()
+    assert "mean 0.11 0.2 0.3, std 0.9 0.9 0.9" in card
+    fitted("predict", run, pictures, "-o", tmp_path / "p.csv")
+    monkeypatch.setattr("socket.create_connection", pytest.fail)  # no hub is tried
+    folder.rename(tmp_path / "moved")
+    said = refusal("predict", run, pictures, "-o", tmp_path / "q.csv")
+    assert "--weights is required for test_resnet" in said
+    moved = ("--weights", tmp_path / "moved")
+    fitted("predict", run, pictures, "-o", tmp_path / "q.csv", *moved)
+    assert (tmp_path / "q.csv").read_text() == (tmp_path / "p.csv").read_text()
 
 
 def twelve_bits():

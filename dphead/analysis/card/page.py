@@ -16,6 +16,7 @@ from dphead.analysis.card.risk import Limits, limits_of
 from dphead.analysis.check import check
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import (
+    describe_input,
     is_vague,
     kind_of,
     made_of_images,
@@ -114,11 +115,13 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _backbones(extraction: dict[str, Any] | None) -> list[tuple[str, Any]]:
-    """Return names and values for each backbone: its name and its weights' digest."""
+    """Return names and values for each backbone: name, input, digest of weights."""
     found = []
     for number, part in enumerate(parts := parts_of(extraction), 1):
         name = f"Backbone {number}" if len(parts) > 1 else "Backbone"
         found.append((name, part.get("backbone")))
+        told = describe_input(part.get("transform") or {})
+        found.append((f"{name} input", told))
         found.append((f"{name} weights, sha256", part.get("weights_sha256")))
     return found
 

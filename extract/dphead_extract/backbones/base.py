@@ -34,7 +34,8 @@ class BackboneOptions:
     name : str
         A registered family, or a timm model.
     weights : Path or None
-        A local file of weights. None uses the hub's weights.
+        A local file of weights, or a folder with timm's config.json. None uses the
+        hub's weights.
     model_args : dict
         Arguments of the timm model.
     mean, std : tuple of float or None
@@ -44,6 +45,8 @@ class BackboneOptions:
         declared size.
     crop_pct : float or None
         Share of the image that is kept.
+    crop_mode : str or None
+        timm's "center", "squash" or "border".
     image_size : int, (int, int) or None
         Side of the input, or (height, width).
     settings : dict
@@ -78,6 +81,7 @@ class BackboneOptions:
     std: tuple[float, ...] | None = None
     interpolation: str | None = None
     crop_pct: float | None = None
+    crop_mode: str | None = None
     image_size: int | tuple[int, int] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     colors: str = "rgb"
@@ -127,6 +131,10 @@ class Backbone:
         Whether rows are means over an image and its mirror image.
     axes : (columns, features) tensor or None
         The network's axes; None for all features.
+    weights : Path or None
+        The local file or folder of weights; private.
+    note : str
+        Whether config.json beside the weights was used; private.
     """
 
     name: str
@@ -143,6 +151,8 @@ class Backbone:
     channels_last: bool = False
     mirror: bool = False
     axes: Tensor | None = None
+    weights: Path | None = None
+    note: str = ""
 
     @property
     def n_features(self) -> int:

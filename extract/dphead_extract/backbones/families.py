@@ -6,7 +6,7 @@ PyTorch takes seconds to import, and a wrong option is refused before. Help text
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +62,13 @@ def settings_of_families() -> dict[str, Any]:
     return {k: v for traits in TRAITS.values() for k, v in traits.settings.items()}
 
 
-def _check_scale(options: BackboneOptions) -> None:
+def check_scale(mean: Sequence[float], std: Sequence[float]) -> None:
     """Raise ExtractError for a mean or std by which inputs would not be finite."""
-    for name, least in (("mean", -_MOST_SCALE), ("std", 1 / _MOST_SCALE)):
-        for value in getattr(options, name) or ():
+    for name, values, least in (
+        ("mean", mean, -_MOST_SCALE),
+        ("std", std, 1 / _MOST_SCALE),
+    ):
+        for value in values:
             if not least <= value <= _MOST_SCALE:
                 raise ExtractError(
                     f"--{name} must be from {least:g} to {_MOST_SCALE:g}, for pixels "
@@ -75,7 +78,7 @@ def _check_scale(options: BackboneOptions) -> None:
 
 def check_options(options: BackboneOptions) -> None:
     """Raise ExtractError for an option that the backbone does not have."""
-    _check_scale(options)
+    check_scale(options.mean or (), options.std or ())
     usual = type(options)(options.name)
     some = _TIMM.takes.union(*(traits.takes for traits in TRAITS.values()))
     given: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,10 +14,12 @@ from torch import nn
 
 from dphead_extract.backbones.axes import class_axes
 from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
-from dphead_extract.backbones.families import TRAITS
+from dphead_extract.backbones.families import TRAITS, check_scale
 from dphead_extract.backbones.folding import fold_batch_norm
 from dphead_extract.backbones.timm_import import import_timm
 from dphead_extract.backbones.weights import (
+    config_beside,
+    config_path,
     file_sha256,
     first_line,
     load_weights,
@@ -24,6 +27,9 @@ from dphead_extract.backbones.weights import (
 )
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import crops, with_channels, without_ends
+
+_LOCAL = "local-dir:"  # timm's name for a folder with weights and config.json
+_TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
 
 
 class TimmFamily(Family):
@@ -49,12 +55,14 @@ class TimmFamily(Family):
         return {
             "model_args": kwargs,
             "crop_pct": transform["crop_pct"],
+            "crop_mode": transform.get("crop_mode"),
             "image_size": tuple(transform["input_size"][1:]),
         }
 
 
 def timm_backbone(options: BackboneOptions) -> Backbone:
     """Return a timm model without its classifier, and the transform of its input."""
+    options, _, note = _with_config(options)
     model, weights_sha256 = timm_model(options)
     axes = None
     if options.axes is not None:
@@ -76,6 +84,8 @@ def timm_backbone(options: BackboneOptions) -> Backbone:
         mean=mean,
         std=std,
         axes=axes,
+        weights=options.weights,
+        note=note,
     )
 
 
@@ -87,14 +97,84 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
     ExtractError
         If the name is unknown, or weights are unavailable or do not fit.
     """
-    model = _build(options)
-    if options.weights is None:
+    options, config, _ = _with_config(options)
+    model = _build(options, config)
+    if options.weights is None or options.weights.is_dir():
         return model, state_sha256(model)
     load_weights(model, options.weights)
     return model, file_sha256(options.weights)
 
 
-def _build(options: BackboneOptions) -> nn.Module:
+def _with_config(
+    options: BackboneOptions,
+) -> tuple[BackboneOptions, dict[str, Any], str]:
+    """Return the options with what config.json beside local weights says.
+
+    A folder's path is private, so "local-dir:FOLDER" becomes the name of the model and
+    its weights. Declared options come before those of config.json.
+
+    Returns
+    -------
+    BackboneOptions
+        The options.
+    dict
+        The transform in config.json; {} without one of this model.
+    str
+        What was done with config.json; private.
+
+    Raises
+    ------
+    ExtractError
+        If a folder has no config.json, or one of another model.
+    """
+    name, weights = options.name, options.weights
+    if name.startswith(_LOCAL):
+        if weights is not None:
+            raise ExtractError(
+                f"--weights cannot be combined with --backbone {_LOCAL}FOLDER, which "
+                "has its own weights. Type --backbone MODEL."
+            )
+        weights = Path(name.removeprefix(_LOCAL))
+    if weights is None:
+        return options, {}, ""
+    path, config = config_path(weights), config_beside(weights)
+    if config is not None and name.startswith(_LOCAL):
+        name = config["architecture"]
+    if config is None or config["architecture"] != name.split(".")[0]:
+        if weights.is_dir() or name.startswith(_LOCAL):
+            raise ExtractError(
+                "A folder of weights needs a config.json of timm, with the "
+                f"architecture of --backbone, got {str(weights)!r}. Type the path of a "
+                "file of weights, and its --mean, --std and --image-size."
+            )
+        return options, {}, f"{path} is not of {name}" if path.is_file() else ""
+    timm = import_timm()
+    if not timm.is_model(name):
+        raise ExtractError(
+            f"timm has no model {name!r}, which {str(path)!r} names. Install a newer "
+            "timm."
+        )
+    own = config.get("pretrained_cfg") or config
+    found = {key: own[key] for key in _TRANSFORM if own.get(key) is not None}
+    found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    check_scale(found.get("mean", ()), found.get("std", ()))
+    arguments = dict(config.get("model_args") or {})
+    if config.get("num_classes") is not None:
+        arguments["num_classes"] = config["num_classes"]
+    usual = timm.get_pretrained_cfg(name)
+    size = found.get("input_size", (0,))[1:]
+    if usual and usual.fixed_input_size and size and size != usual.input_size[1:]:
+        arguments["img_size"] = size
+    arguments |= options.model_args
+    options = replace(options, name=name, weights=weights, model_args=arguments)
+    return options, found, f"by {path}"
+
+
+def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
+    """Return a model with the hub's weights, a folder's, or random ones.
+
+    `config` has the transform for local weights.
+    """
     timm = import_timm()
     # timm looks up the names of a hub ("hf-hub:owner/name") itself
     if ":" not in options.name and not timm.is_model(options.name):
@@ -103,7 +183,8 @@ def _build(options: BackboneOptions) -> nn.Module:
             f"{options.name!r}. Type a name of `timm.list_models()`."
         )
     local = options.weights is not None or options.random_weights
-    if options.weights is not None and not Path(options.weights).is_file():
+    folder = options.weights if options.weights and options.weights.is_dir() else None
+    if options.weights and not folder and not options.weights.is_file():
         raise ExtractError(
             f"--weights must be a file, got {str(options.weights)!r}. Type the path of "
             "a file of weights, or --random-weights for a trial."
@@ -111,9 +192,11 @@ def _build(options: BackboneOptions) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # of `random_weights`
-            return timm.create_model(
-                options.name, pretrained=not local, **options.model_args
-            )
+            name = f"{_LOCAL}{folder}" if folder else options.name
+            given = {"pretrained_cfg_overlay": config} if config and not folder else {}
+            pretrained = not local or folder is not None
+            arguments = given | options.model_args
+            return timm.create_model(name, pretrained=pretrained, **arguments)
     except Exception as error:
         if local or isinstance(error, (TypeError, AssertionError)):
             raise ExtractError(
@@ -157,6 +240,7 @@ def _timm_transform(
         "std": options.std and tuple(options.std),
         "interpolation": options.interpolation,
         "crop_pct": options.crop_pct,
+        "crop_mode": options.crop_mode,
         "input_size": options.sides and (channels, *options.sides),
     }
     config |= {key: value for key, value in overrides.items() if value is not None}
@@ -166,8 +250,7 @@ def _timm_transform(
                 f"--{key} must have 1 or {channels} values, got {len(config[key])}."
             )
         config[key] = tuple(config[key]) * (channels if len(config[key]) == 1 else 1)
-    keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
-    config = {key: config[key] for key in keys}
+    config = {key: config[key] for key in _TRANSFORM}
     _, height, width = config["input_size"]
     resize = data.create_transform(**config, is_training=False, normalize=False)
     *steps, _ = resize.transforms  # the last makes a tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from pickle import UnpicklingError
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from dphead_extract.bounds import is_plain
+from dphead_extract.bounds import is_plain, read_text
 from dphead_extract.errors import ExtractError
 
 # what torch's wrappers (DataParallel, compile, averages) put before a tensor's name
@@ -30,6 +31,24 @@ class _Ignored:
 def first_line(error: BaseException) -> str:
     """Return the first line of another library's message, shortened."""
     return (str(error).strip().splitlines() or [""])[0][:200]
+
+
+def config_beside(weights: Path) -> dict[str, Any] | None:
+    """Return timm's config.json of a folder of weights, or None without one.
+
+    `weights` is the folder, or a file in it.
+    """
+    try:
+        config = json.loads(read_text(config_path(weights)))
+    except (OSError, ValueError, RecursionError):
+        return None
+    named = isinstance(config, dict) and isinstance(config.get("architecture"), str)
+    return config if named else None
+
+
+def config_path(weights: Path) -> Path:
+    """Return the path of config.json for a folder of weights, or a file in it."""
+    return (weights if weights.is_dir() else weights.parent) / "config.json"
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -1,6 +1,9 @@
 """Networks are frozen, have no classifier, and are loaded from any weights file."""
 
+import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 import torch
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.folding import fold_batch_norm
-from dphead_extract.backbones.registry import check_rows_alone, load_backbone
+from dphead_extract.backbones.registry import check_rows_alone, family_of, load_backbone
 from dphead_extract.errors import ExtractError
 from dphead_extract.normalization import RowNorm
 from exports import resnet
@@ -233,3 +236,56 @@ def test_tokens_are_not_normalized_as_channels():
     for norm in (RowNorm("local"), RowNorm("synthetic"), RowNorm("group", 1)):
         with pytest.raises(ExtractError, match="returns tokens"):
             norm.fitted(backbone)
+
+
+HUB = {"mean": [0.1, 0.2, 0.3], "std": [0.9] * 3, "interpolation": "bilinear"}
+HUB |= {"crop_pct": 0.9, "crop_mode": "squash", "input_size": [3, 48, 40]}
+
+
+@pytest.fixture
+def hub(weights, tmp_path):
+    """A folder as of a timm model on the hub, with a transform of its own."""
+    folder = tmp_path / "private name"
+    folder.mkdir()
+    shutil.copy(weights / "w.safetensors", folder / "model.safetensors")
+    config = {"architecture": "test_resnet", "num_classes": 7, "pretrained_cfg": HUB}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_config_json_beside_weights_gives_the_transform(hub, weights):
+    by_file = BackboneOptions("test_resnet", weights=hub / "model.safetensors")
+    by_folder = BackboneOptions(f"local-dir:{hub}")
+    by_both = BackboneOptions("test_resnet", weights=hub)
+    found = [load_backbone(one, (0, 0), True) for one in (by_file, by_folder, by_both)]
+    for backbone in found:
+        assert HUB.items() <= backbone.transform.items()
+        assert (backbone.name, backbone.kwargs) == ("test_resnet", {"num_classes": 7})
+        assert "config.json" in backbone.note
+        torch.testing.assert_close(features(backbone), features(found[0]))
+        public = (backbone.name, backbone.kwargs, backbone.transform)
+        assert "private name" not in repr(public)
+    own = {"mean": (0.4, 0.4, 0.4), "crop_pct": 1.0, "image_size": 32}
+    declared = load_backbone(replace(by_file, **own), (0, 0), True)
+    assert declared.transform["mean"] == [0.4] * 3
+    assert declared.transform["input_size"] == [3, 32, 32]
+    # the recorded options give the same transform where config.json is not
+    options = family_of("test_resnet").recorded(found[0].kwargs, found[0].transform)
+    options |= {"mean": HUB["mean"], "std": HUB["std"], "interpolation": "bilinear"}
+    moved = {"weights": weights / "w.safetensors"}
+    again = load_backbone(BackboneOptions("test_resnet", **options | moved), (0, 0), 1)
+    assert again.transform == found[0].transform and again.note == ""
+
+
+def test_config_json_of_another_model_is_told_or_refused(hub):
+    text = (hub / "config.json").read_text()
+    (hub / "config.json").write_text(text.replace("test_resnet", "test_vit"))
+    beside = {"weights": hub / "model.safetensors", "model_args": {"num_classes": 7}}
+    backbone = load_backbone(BackboneOptions("test_resnet", **beside), (0, 0), True)
+    assert "is not of test_resnet" in backbone.note
+    assert backbone.transform["mean"] != HUB["mean"]
+    with pytest.raises(ExtractError, match=r"needs a config\.json of timm"):
+        load_backbone(BackboneOptions("test_resnet", weights=hub), (0, 0), True)
+    (hub / "config.json").write_text('{"architectures": ["ViT"]}')
+    with pytest.raises(ExtractError, match=r"needs a config\.json of timm"):
+        load_backbone(BackboneOptions(f"local-dir:{hub}"), (0, 0), True)
