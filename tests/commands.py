@@ -23,6 +23,7 @@ from dphead.cli import main
 from dphead.fit.ledgers import default_ledger_path, ledger_home
 from dphead.privacy.ledger import Ledger
 
+NOT_PRIVATE = "--i-know-this-is-not-private"
 PROGRESS = re.compile(r"\(\d+ s\)$")  # ends a line of progress
 CLASSES = ["cat", "dog", "owl"]
 LS = ("--method", "dp-ls", "--backend", "numpy")  # the quickest method

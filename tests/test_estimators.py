@@ -242,12 +242,15 @@ def test_coefficients_reproduce_the_scores(method, n_classes, blobs):
 
 def test_a_features_file_brings_its_classes_and_its_ledger(features, blobs):
     (path, dataset_id), (x, y) = features, blobs
-    model = LeastSquares(split="train", random_state=3).fit(path)
+    model = LeastSquares(split="train").fit(path)
     assert_array_equal(model.classes_, ["cat", "dog", "bird"])
     assert model.n_features_in_ == 8
     assert model.privacy_.n_rows == 200
     assert model.ledger_.path == str(default_ledger_path(dataset_id))
     assert guarantee.ONE_FIT not in model.privacy_.notes
+    clone(model).fit(path)
+    assert len(model.ledger_.fits()) == 2
+    model = LeastSquares(split="train", ledger=":memory:", random_state=3).fit(path)
     arrays = x[:200].astype(np.float32), y[:200]
     of_arrays = LeastSquares(classes=range(3), random_state=3).fit(*arrays)
     assert_array_equal(model.head_.weights, of_arrays.head_.weights)
@@ -256,8 +259,30 @@ def test_a_features_file_brings_its_classes_and_its_ledger(features, blobs):
     assert model.score(path, split="test") == pytest.approx(right)
     for of in (model.predict, model.decision_function):
         assert_array_equal(of(str(path), split="test"), of(x[200:]))
-    clone(model).fit(path)
-    assert len(model.ledger_.fits()) == 2
+
+
+@pytest.mark.parametrize("more", [{"random_state": 0}, {"epsilon": np.inf}])
+@pytest.mark.parametrize("make", [LeastSquares, dphead.DPPCA], ids=["head", "pca"])
+def test_a_fit_without_a_guarantee_needs_a_ledger_of_its_own(
+    features, blobs, tmp_path, make, more
+):
+    """Its epsilon is infinite, and no ledger ever forgets a charge."""
+    (path, _), (x, y) = features, blobs
+    given = (x,) if make is dphead.DPPCA else (x, y)
+    more = more if make is dphead.DPPCA else {**more, "classes": range(3)}
+    book = Ledger()
+    make(ledger=book, **{**more, "random_state": None, "epsilon": 1.0}).fit(*given)
+    for ledger in (tmp_path / "book.sqlite", book):
+        with pytest.raises(LedgerError, match="a ledger of its own"):
+            make(ledger=ledger, **more).fit(*given)
+    assert len(book.fits()) == 1
+    if make is LeastSquares:
+        own = {key: value for key, value in more.items() if key != "classes"}
+        with pytest.raises(LedgerError, match="a ledger of its own"):
+            make(split="train", **own).fit(path)
+        make(split="train", ledger=":memory:", **own).fit(path)
+    assert make(ledger=Ledger(), **more).fit(*given).privacy_.epsilon == np.inf
+    assert make(**more).fit(*given).privacy_.epsilon == np.inf
 
 
 def test_files_that_do_not_fit_are_refused(features, tmp_path, blobs):

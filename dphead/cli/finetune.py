@@ -138,9 +138,7 @@ class WithTraining(WithSettings):
     ),
 )
 @option_group("What is printed", *PRINTED)
-def finetune(
-    images: Path, dry_run: bool, verbose: bool, not_private: bool, **given: Any
-) -> None:
+def finetune(images: Path, dry_run: bool, verbose: bool, **given: Any) -> None:
     """Train a network on IMAGES, or on the feature maps of a features file.
 
     Omit one of noise multiplier, batch size and steps: the budget then sets it. All
@@ -154,7 +152,7 @@ def finetune(
     dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1
     """
     if not dry_run:
-        check_private(given["epsilon"], not_private)
+        check_private(given["epsilon"], given["seed"], given["not_private"])
 
     from dphead.finetune.processes import torchrun_place
     from dphead.fit.run_folder import noted

@@ -101,7 +101,6 @@ def fit(
     num_processes: int | None,
     process_id: int | None,
     connect_timeout: float,
-    not_private: bool,
     **given: Any,
 ) -> None:
     """Train a private head on FEATURES, a features file, and write a run folder.
@@ -114,7 +113,7 @@ def fit(
     dphead fit train.h5 --epsilon 1 -o run
     """
     if not dry_run:
-        check_private(given["epsilon"], not_private)
+        check_private(given["epsilon"], given["seed"], given["not_private"])
 
     from dphead.fit.run_folder import noted
 

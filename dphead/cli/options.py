@@ -70,26 +70,31 @@ _NOT_PRIVATE = click.option(
     "--i-know-this-is-not-private",
     "not_private",
     is_flag=True,
-    help="Confirm --epsilon inf. The ledger's total is infinite from then on.",
+    help="Confirm --epsilon inf or --seed. The ledger's total is infinite from then "
+    "on.",
 )
 SEED = click.option(
     "--seed",
     type=values.WHOLE,
-    help="Seed of the noise, for tests. The result is NOT private.",
+    help="Seed of the noise, for tests. The result is NOT private. Needs "
+    "--i-know-this-is-not-private.",
 )
 
 
-def check_private(epsilon: float, not_private: bool) -> None:
-    """Raise ValueError for a fit without noise that the user did not confirm.
+def check_private(epsilon: float, seed: int | None, not_private: bool) -> None:
+    """Raise ValueError for a fit without a guarantee that the user did not confirm.
 
     A charge cannot be undone.
     """
-    if epsilon == float("inf") and not not_private:
-        raise ValueError(
-            "--epsilon must be finite, got inf. Without noise the head reveals its "
-            "training images, and the ledger's total is infinite from then on. "
-            "Confirm with --i-know-this-is-not-private."
-        )
+    if not_private or (seed is None and epsilon != float("inf")):
+        return
+    problem = "--epsilon must be finite, got inf. Without noise the head reveals"
+    if seed is not None:
+        problem = f"--seed {seed} makes the noise known, so the head reveals"
+    raise ValueError(
+        f"{problem} its training images, and the ledger's total is infinite from then "
+        "on. Confirm with --i-know-this-is-not-private."
+    )
 
 
 # --- a run's files, and what it prints ------------------------------------------------

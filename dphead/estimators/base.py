@@ -100,7 +100,8 @@ class DPClassifier(PrivateClassifier):
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private.
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None

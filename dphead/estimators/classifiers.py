@@ -73,7 +73,8 @@ class DPAutoClassifier(DPClassifier):
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private.
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
@@ -184,7 +185,8 @@ class DPLeastSquaresClassifier(DPClassifier):
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private.
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
@@ -343,7 +345,8 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private.
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
@@ -478,7 +481,8 @@ class DPNewtonClassifier(DPClassifier):
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private.
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
@@ -615,7 +619,8 @@ class DPSGDClassifier(_GradientClassifier):
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private.
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
@@ -741,7 +746,8 @@ class DPAdamClassifier(_GradientClassifier):
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private.
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
@@ -866,7 +872,8 @@ class DPPrototypeClassifier(DPClassifier):
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private.
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
@@ -975,7 +982,8 @@ class DPHeadClassifier(DPClassifier):
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private.
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None

@@ -20,8 +20,9 @@ from dphead.fit.ledgers import charging
 from dphead.fit.memory import share
 from dphead.planning.plan import FitPlan
 from dphead.privacy.contract import Released, Rows, SumTask
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.charge import Charge
+from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.release import release
 from dphead.solvers.base import ProblemInfo, Request, Solver
@@ -288,6 +289,7 @@ def reserve(
     *,
     feature_space: str = "",
     seed: int | None = None,
+    not_private: bool = False,
     store: Path | None = None,
     description: str | None = None,
     fit_id: str | None = None,
@@ -305,6 +307,9 @@ def reserve(
     seed : int, optional
         Seed of the noise. A seeded fit is charged as not private, so a ledger with a
         budget refuses it.
+    not_private : bool, default False
+        Whether a fit with a seed or without noise may be charged to any ledger. By
+        default, only to one in memory without private fits.
     store : Path, optional
         As for `Ledger.reserve`.
     description : str, optional
@@ -321,9 +326,12 @@ def reserve(
     ------
     LedgerError
         If the ledger refuses the plan, or another ledger on the same images has a
-        budget (`charging`). In this case, no release is charged.
+        budget (`charging`). If the fit has no guarantee and the ledger is not its own.
+        In these cases, no release is charged.
     """
     charged = plan if seed is None else plan.marked(private=False)
+    if not (charged.private or not_private):
+        _check_own(ledger, seed)
     with charging(ledger):
         return ledger.reserve(
             [s.row() for s in charged.specs],
@@ -336,3 +344,23 @@ def reserve(
             store=store,
             fit_id=fit_id,
         )
+
+
+def _check_own(ledger: Ledger, seed: int | None) -> None:
+    """Raise LedgerError if a fit without a guarantee would spoil the total of others.
+
+    Its epsilon is infinite, and no charge can be undone.
+    """
+    if ledger.path == IN_MEMORY and not any(
+        event.noise_multiplier for event in ledger.events()
+    ):
+        return
+    reason = "A fit without noise (epsilon inf) has no guarantee"
+    todo = "Use a finite epsilon"
+    if seed is not None:
+        reason = f"The seed {seed} makes the noise known, so the fit has no guarantee"
+        todo = "Drop the seed (`random_state=None`)"
+    raise LedgerError(
+        f"{reason}. It would make the total of the ledger {ledger.path} infinite from "
+        f'then on. {todo}, or use a ledger of its own (`ledger=":memory:"`).'
+    )

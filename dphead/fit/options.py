@@ -43,6 +43,8 @@ class RunOptions:
         this run (for public images).
     seed : int or None
         Seed of the noise, for tests; a seeded run is not private.
+    not_private : bool
+        Whether a run with a seed or without noise may be charged to a ledger on disk.
     protect : str or None
         "image" protects single images even if the source has groups. None refuses such
         a source, unless groups are protected.
@@ -74,6 +76,7 @@ class RunOptions:
     test_is: str = "private"
     ledger: Path | str | None = None
     seed: int | None = None
+    not_private: bool = False
     protect: str | None = None
     tuning: str | None = None
     allow_large_delta: bool = False

@@ -243,6 +243,8 @@ def _about_charge(options: RunOptions) -> str:
     """Describe the charge of an interrupted run, from the files in its folder."""
     out = options.out
     budget = f"epsilon {options.epsilon:g} at delta {options.delta:g}"
+    if options.seed is not None:
+        budget = "an infinite epsilon"  # the noise is known
     if (out / "report.json").exists():
         return f"the run in {out} is finished, and {budget} is charged."
     if math.isinf(options.epsilon):
@@ -357,6 +359,7 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
             ledger,
             feature_space=run.space,
             seed=options.seed,
+            not_private=options.not_private,
             store=store,
             description=f"{run.name} {options.preset or ''}".strip(),
             fit_id=fit_id,

@@ -4,7 +4,16 @@ import io
 import sys
 
 import pytest
-from commands import LS, charges, dphead, fitted, refusal, refused, report_of
+from commands import (
+    LS,
+    NOT_PRIVATE,
+    charges,
+    dphead,
+    fitted,
+    refusal,
+    refused,
+    report_of,
+)
 
 from dphead.cli import budget
 
@@ -58,7 +67,9 @@ def test_a_user_on_a_terminal_decides_before_the_first_charge(
 
 def test_a_fit_that_no_budget_counts_is_not_asked(features, tmp_path, terminal):
     terminal("")
-    text = words(fitted("fit", features, *LS, "--seed", 1, "-o", tmp_path / "one"))
+    text = words(
+        fitted("fit", features, *LS, "--seed", 1, NOT_PRIVATE, "-o", tmp_path / "one")
+    )
     assert "ledger budget" not in text
 
 

@@ -4,6 +4,7 @@ import os
 
 import pytest
 from commands import (
+    NOT_PRIVATE,
     features_file,
     fit,
     fitted,
@@ -36,7 +37,7 @@ def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
 
 def test_a_head_without_privacy_says_so(tmp_path):
     features = features_file(tmp_path / "train.h5")
-    fit(features, tmp_path / "run", "--seed", 1)
+    fit(features, tmp_path / "run", "--seed", 1, NOT_PRIVATE)
     said = fitted("export", tmp_path / "run", "--to", "torch").out
     assert "NOT PRIVATE" in said and "epsilon" not in said
     text = words((tmp_path / "run-torch/README.md").read_text())

@@ -1,14 +1,17 @@
 """`dphead fit` as a user sees it: what is refused, printed and written."""
 
 import json
+import math
 import re
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from commands import (
     CLASSES,
     LS,
+    NOT_PRIVATE,
     charges,
     contents,
     dphead,
@@ -31,8 +34,11 @@ from dphead.estimators.classifiers import DPAutoClassifier
 from dphead.fit import duration
 from dphead.fit.head_file import open_head
 from dphead.fit.ledgers import ledger_home
+from dphead.fit.options import FitOptions
+from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.ledger import LedgerError
 
 # --- bad input: one line, exit code 2, nothing written, nothing charged ---------------
 
@@ -92,10 +98,10 @@ def test_classes_below_half_of_the_mean_are_named(features, run, tmp_path):
 def test_a_run_writes_what_was_typed_and_a_configuration_repeats_it(
     features, run, tmp_path
 ):
-    options = ("--seed", 3, "--delta", "1e-6", "--no-unit-norm")
+    options = ("--seed", 3, NOT_PRIVATE, "--delta", "1e-6", "--no-unit-norm")
     fit(features, run, *options, "--classes", "cat,dog,owl")
     again = tmp_path / "again"
-    fitted("fit", "--config", run / "run.toml", "-o", again)
+    fitted("fit", "--config", run / "run.toml", "-o", again, NOT_PRIVATE)
     head = "head.safetensors"
     assert (again / head).read_bytes() == (run / head).read_bytes()
     typed, repeated = (
@@ -105,7 +111,7 @@ def test_a_run_writes_what_was_typed_and_a_configuration_repeats_it(
     assert typed["delta"] == 1e-6
     # what is typed goes before it
     third = tmp_path / "third"
-    fitted("fit", "--config", run / "run.toml", "-o", third, "--seed", 4)
+    fitted("fit", "--config", run / "run.toml", "-o", third, "--seed", 4, NOT_PRIVATE)
     assert (third / head).read_bytes() != (run / head).read_bytes()
 
 
@@ -185,6 +191,25 @@ def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, ep
     assert (report["test_rows"], report["test"]) == ("training rows", None)
 
 
+@pytest.mark.parametrize("command", ["fit", "finetune"])
+def test_a_seed_is_charged_only_if_the_user_confirms_it(features, run, command):
+    """Its epsilon is infinite, and the ledger never forgets it."""
+    said = refusal(command, features, "-o", run, "--seed", 0)
+    assert "--seed 0 makes the noise known" in said
+    assert "Confirm with --i-know-this-is-not-private" in said
+    assert charges() == 0 and not run.exists()
+
+
+def test_a_fit_of_the_library_needs_the_confirmation_too(features, run):
+    options = FitOptions(features=features, out=run, method="dp-ls", seed=0)
+    for wrong in (options, replace(options, seed=None, epsilon=math.inf)):
+        with pytest.raises(LedgerError, match="a ledger of its own"):
+            fit_files(wrong)
+    assert charges() == 0 and not run.exists()
+    fit_files(replace(options, not_private=True))
+    assert charges() == 1
+
+
 def test_without_privacy_every_place_says_so_and_no_sum_is_stored(
     features, run, tmp_path, monkeypatch
 ):
@@ -219,7 +244,7 @@ def test_without_privacy_every_place_says_so_and_no_sum_is_stored(
 def test_a_seed_and_what_may_be_published_are_never_in_one_text(features, run):
     """Where an expected accuracy is released, as by auto."""
     auto = ("fit", features, "-o", run, "--backend", "numpy", "--per-class-share", 0.1)
-    shown = [fitted(*auto, "--seed", 3, "-v").out]
+    shown = [fitted(*auto, "--seed", 3, NOT_PRIVATE, "-v").out]
     shown += [fitted("ledger", "show", features).out, dphead("check", run).out]
     shown += [p.read_text() for p in run.iterdir() if p.suffix in (".json", ".html")]
     assert not any("may be published" in words(text) for text in shown)

@@ -6,6 +6,7 @@ import re
 import pytest
 from commands import (
     LS,
+    NOT_PRIVATE,
     charges,
     contents,
     dphead,
@@ -67,7 +68,7 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
         third = ("fit", features, "-o", tmp_path / "run3", *LS, confirmed)
         said = refusal(*third, "--epsilon", epsilon)
         assert "budget" in said
-    refusal("fit", features, "-o", tmp_path / "run3", *LS, "--seed", 1)
+    refusal("fit", features, "-o", tmp_path / "run3", *LS, "--seed", 1, NOT_PRIVATE)
     assert charges() == 3
     assert not (tmp_path / "run3").exists()
     # mu = 0.142: 0.485 in all
@@ -163,7 +164,7 @@ def test_verify_finds_damage(tmp_path):
     features = features_file(tmp_path / "f.h5")
     book = tmp_path / "book.sqlite"
     own = ("--ledger", book)
-    fit(features, tmp_path / "run", *own, "--seed", 1)
+    fit(features, tmp_path / "run", *own, "--seed", 1, NOT_PRIVATE)
     assert "nothing found, in 1 fit" in fitted("ledger", "verify", book).out
     with sqlite3.connect(book) as db:
         db.execute("DROP TRIGGER releases_update")

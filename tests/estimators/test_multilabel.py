@@ -147,12 +147,12 @@ def test_a_features_file_takes_sets_of_its_rows(rows, tmp_path):
     write_features(path, x, np.full(N, -1, np.int32), ["a", "b"], valid=valid, **more)
     there = split == 0
     given = {"split": "train", "group_cap": 2}
-    ours = head(random_state=0, **given).fit(path, sets[there])
+    ours = head(random_state=0, ledger=":memory:", **given).fit(path, sets[there])
     x[3] = np.nan
     theirs = head(random_state=0, group_cap=2)
     theirs.fit(x[there], sets[there], group[there])
     same(ours, theirs)
-    assert ours.ledger_.path != ":memory:"
+    assert head(**given).fit(path, sets[there]).ledger_.path != ":memory:"
     found = ours.score(path, sets[~there], split="test")
     assert found == theirs.score(x[~there], sets[~there])
     for y, error, said in (

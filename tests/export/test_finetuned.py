@@ -39,6 +39,7 @@ def trained(tmp_path_factory):
             features=folder / "images.npz",
             out=folder / model.replace(":", "-"),
             epsilon=np.inf,
+            not_private=True,
             classes=Classes(NAMES),
             image_size=32 if model.startswith("test") else 8,
             settings=settings,

@@ -68,7 +68,7 @@ def options(folder, out, **fit):
         "test_is": "public",
         "accountant": "rdp",
     }
-    more |= {"ledger": folder / "ledger.sqlite", "seed": 3} | fit
+    more |= {"ledger": folder / "ledger.sqlite", "seed": 3, "not_private": True} | fit
     path = folder / "images.npz"
     return FinetuneOptions(
         **more,
@@ -371,6 +371,7 @@ def test_the_command_trains_some_layers_of_a_timm_model_from_public_weights(tmp_
     arguments = (
         f"finetune {source(tmp_path)} -o {tmp_path / 'run'} --classes a,b,c "
         f"--split train --model test_vit --layers {','.join(layers)} --seed 1 "
+        "--i-know-this-is-not-private "
         f"--weights {tmp_path / 'public.safetensors'} --image-size 32 --batch-size 20 "
         "--steps 2 --delta 1e-3 --accountant rdp --learning-rate 0.5 "
         f"--ledger {tmp_path / 'l.sqlite'}"
@@ -417,7 +418,8 @@ def test_two_processes_train_the_network_of_one(tmp_path):
         f"--ledger {tmp_path / 'two.sqlite'} --classes a,b,c --split train "
         "--test-split test --test-is public --accountant rdp --epsilon 4 --delta 1e-3 "
         "--model wrn-10-1 --groups 4 --noise-multiplier 1.5 --batch-size 20 --steps 5 "
-        "--learning-rate 0.5 --augment crop --views 2 --seed 3"
+        "--learning-rate 0.5 --augment crop --views 2 --seed 3 "
+        "--i-know-this-is-not-private"
     ).split()
     agent = torch.distributed.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False

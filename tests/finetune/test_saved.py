@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
     write_features(
         folder / "other.h5", maps, labels, class_names=NAMES, backbone="another"
     )
-    fixed = {"epsilon": np.inf, "classes": Classes(NAMES)}
+    fixed = {"epsilon": np.inf, "not_private": True, "classes": Classes(NAMES)}
     given = {"batch_size": 60, "steps": 6, "learning_rate": 0.5, "average": "last"}
     finetune(
         FinetuneOptions(

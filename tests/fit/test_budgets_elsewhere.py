@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from commands import (
+    NOT_PRIVATE,
     OF_IMAGES,
     dphead,
     features_file,
@@ -37,7 +38,7 @@ def fit(features, out, *more):
 
 
 @pytest.mark.parametrize(
-    "other, more", [("other.sqlite", ()), (":memory:", ("--seed", 1))]
+    "other, more", [("other.sqlite", ()), (":memory:", ("--seed", 1, NOT_PRIVATE))]
 )
 def test_another_ledger_is_no_way_around_a_budget(features, tmp_path, other, more):
     """Nothing is charged, and no file is made."""

@@ -11,6 +11,7 @@ import textwrap
 import numpy as np
 import pytest
 from commands import (
+    NOT_PRIVATE,
     Fork,
     charges,
     features_file,
@@ -26,7 +27,7 @@ from dphead.fit.processes import Place
 from dphead.privacy.ledger import Ledger
 
 # 5 releases: mean, Gram, 3 gradients
-FC = ("--method", "dp-fc", "--steps", 3, "--backend", "numpy", "--seed", 4)
+FC = ("--method", "dp-fc", "--steps", 3, "--backend", "numpy", "--seed", 4, NOT_PRIVATE)
 SGD = ("--method", "dp-sgd", "--steps", 3, "--batch-size", 200, *FC[4:])
 # each process plans, and PLD would take most of the time
 SGD = (*SGD, "--accountant", "rdp")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from commands import (
     CLASSES,
+    NOT_PRIVATE,
     charges,
     contents,
     features_file,
@@ -74,9 +75,11 @@ def test_a_killed_fit_continues_under_the_same_charge(
     """In the middle, or after the last release; in seeded mode the head is bit for bit
     that of an unkilled run.
     """
-    command = ("fit", features, "-o", run, *FC, "--seed", 4)
+    command = ("fit", features, "-o", run, *FC, "--seed", 4, NOT_PRIVATE)
     own = ("--ledger", tmp_path / "whole.sqlite")
-    fitted("fit", features, "-o", tmp_path / "whole", *FC, "--seed", 4, *own)
+    fitted(
+        "fit", features, "-o", tmp_path / "whole", *FC, "--seed", 4, NOT_PRIVATE, *own
+    )
     killed(when, sequence, *command)
     book = ledger_of(features)
     states = [r["state"] for r in book.fits()[0]["releases"]]
@@ -107,7 +110,7 @@ def test_a_killed_fit_continues_with_its_own_settings_only(features, run, tmp_pa
         "--delta 1e-6",
         "--ridge 0.1",
         "--steps 5",
-        "--seed 1",
+        "--seed 1 --i-know-this-is-not-private",
         "--epsilon inf --i-know-this-is-not-private",
     ):
         refusal("fit", features, "-o", run, *FC, *change.split())
@@ -142,7 +145,7 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
     for k, name in enumerate(names["split_names"]):
         here = split == k
         write_features(tmp_path / f"{name}.h5", x[here], y[here], CLASSES)
-    given = ("--seed", 2, "--test-is", "public")
+    given = ("--seed", 2, NOT_PRIVATE, "--test-is", "public")
     assert "--split" in refusal("fit", both, "-o", tmp_path / "none", *given)
     fit(tmp_path / "train.h5", alone, *given, "--test", tmp_path / "test.h5")
     for memory in (1 << 30, 1000):
@@ -159,7 +162,7 @@ def test_all_backends_give_one_head_byte_for_byte(features, tmp_path):
     """One seed, so one noise, and one sum of integers: `tests/sums` has each kind."""
     heads = []
     for backend in ("numpy", "reference", "jax"):
-        options = ("--method", "dp-ls", "--seed", 2, "--backend", backend)
+        options = ("--method", "dp-ls", "--seed", 2, NOT_PRIVATE, "--backend", backend)
         fitted("fit", features, "-o", tmp_path / backend, *options)
         heads.append((tmp_path / backend / "head.safetensors").read_bytes())
     assert heads[0] == heads[1] == heads[2]

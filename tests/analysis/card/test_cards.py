@@ -4,12 +4,13 @@ import json
 
 import yaml
 from commands import (
-    dphead as run_dphead,
-)
-from commands import (
+    NOT_PRIVATE,
     fit,
     fitted,
     refused,
+)
+from commands import (
+    dphead as run_dphead,
 )
 
 from dphead.analysis.card.model_card import metadata, model_card
@@ -19,7 +20,7 @@ from dphead.analysis.records import read_run
 
 def test_the_card_of_a_run_without_privacy_says_so(folder, tmp_path):
     features = folder / "train.h5"
-    fit(features, tmp_path / "seeded", "--seed", 1)
+    fit(features, tmp_path / "seeded", "--seed", 1, NOT_PRIVATE)
     (tmp_path / "seeded/README.md").write_text("a card")
     assert "README.md is not what" in run_dphead("check", tmp_path / "seeded").out
     text = model_card(read_run(tmp_path / "seeded").report)

@@ -98,6 +98,7 @@ def test_figures_on_private_test_rows_are_not_in_the_page(
             method="dp-ls",
             delta=1e-4,
             seed=3,
+            not_private=True,
             test=own / "test.h5",
             ledger=own / "ledger.sqlite",
         )
