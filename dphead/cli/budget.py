@@ -100,7 +100,7 @@ def budget_on_refusal(
 
 
 def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
-    """Print before the first fit that the data set has no budget.
+    """Print before the first fit what it fixes, and that the data set has no budget.
 
     With `ask`, a user on a terminal decides whether the run goes on. Before a run
     without a guarantee, print nothing.
@@ -111,8 +111,12 @@ def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
 
     options, plan = run.options, run.announced
     with closing(read_ledger(options.ledger, run.source.dataset_id)) as book:
-        begun = book.budget() is not None or book.count_fits() > 0
-    if begun or not plan.private or interrupted(options.out) is not None:
+        limited, first = book.budget() is not None, not book.count_fits()
+    if not (first and plan.private) or interrupted(options.out) is not None:
+        return
+    if run.source.grouped:
+        progress.say(section("Unit", _unit_from_now_on(plan)))
+    if limited:
         return
     name, then = shlex.quote(str(options.ledger or options.features)), []
     if options.ledger is None and not is_features_file(options.features):
@@ -130,6 +134,21 @@ def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
         say("Budget", *told)
         if ask and _on_terminal():
             click.confirm("Fit without a budget?", abort=True, err=True)
+
+
+def _unit_from_now_on(plan: Any) -> Iterator[str]:
+    """Yield what the first fit of a source with groups fixes for all later fits."""
+    if plan.group_cap is None:
+        yield (
+            "! This first fit decides that all fits of the data set protect single "
+            "images. No later fit can take --group-cap."
+        )
+        return
+    yield (
+        "! This first fit decides that all fits of the data set protect groups. Later "
+        "fits can take another --group-cap, and each counts at its own. None can take "
+        "--protect image."
+    )
 
 
 def _on_terminal() -> bool:

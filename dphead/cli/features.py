@@ -225,6 +225,11 @@ def print_budget(features: Path) -> None:
     # `fit` refuses a source with groups until the user decides; this cap is an example
     cap = " --group-cap 4" if grouped else ""
     lines = [f"dphead fit {name}{split} --epsilon 1{cap} -o run"]
+    if grouped:
+        lines.append(
+            "4 is an example: choose how many images of each person count before the "
+            "first fit, from public facts (docs/patients.md)"
+        )
     if not begun:
         lines = [
             "before the first fit, set a budget for all fits:",

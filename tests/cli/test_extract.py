@@ -179,7 +179,7 @@ def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
     command = done.out[done.out.index("dphead fit") :].replace("\\\n", "").split()
     command = command[1 : command.index("run") + 1]
     assert command[2:6] == ["--split", "train", "--test-split", "test"]
-    assert "--group-cap" in command
+    assert "--group-cap" in command and "4 is an example: choose" in words(done.out)
     fit = dphead(*command, "--method", "prototypes", "--backend", "numpy")
     assert fit.code == 0, fit.err
     assert "test images of other patients" in words(fit.out)

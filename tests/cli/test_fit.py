@@ -37,7 +37,7 @@ from dphead.fit.ledgers import ledger_home
 from dphead.fit.options import FitOptions
 from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon
-from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.ledger import LedgerError
 
 # --- bad input: one line, exit code 2, nothing written, nothing charged ---------------
@@ -372,9 +372,33 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     said = words(fitted(*again, "--protect", "image").out)
     assert said.count("on new rows of the same people") == 2
     capped = run.with_name("capped")
+    cap = (*command[:2], "-o", capped, *command[4:], "--group-cap", 6)
+    assert "the unit of its first fit, which is single rows" in words(refusal(*cap))
     own = ("--ledger", tmp_path / "own.sqlite")  # one ledger protects one unit
-    fitted(*command[:2], "-o", capped, *command[4:], "--group-cap", 6, *own)
+    fitted(*cap, *own)
     assert "people with several rows" not in dphead("check", capped).out
+
+
+def test_the_first_fit_says_what_it_fixes_and_later_fits_may_have_another_cap(
+    tmp_path, grouped
+):
+    """Each cap counts at its own: epsilons of full batches add up by their mu."""
+    command = ("fit", grouped, *LS, "--delta", "1e-4")
+    first = fitted(*command, "--group-cap", 2, "-o", tmp_path / "two")
+    assert "Later fits can take another --group-cap" in words(first.out + first.err)
+    second = fitted(*command, "--group-cap", 5, "-o", tmp_path / "five")
+    assert "This first fit decides" not in words(second.out + second.err)
+    two, five = (report_of(tmp_path / name) for name in ("two", "five"))
+    mu = math.hypot(two["guarantee"]["mu"], five["guarantee"]["mu"])
+    assert five["ledger"]["total_epsilon"] == epsilon_from_mu(mu, 1e-4)
+    assert two["guarantee"]["epsilon"] == pytest.approx(1.0)
+    for folder in ("two", "five"):
+        assert dphead("check", tmp_path / folder).code in (0, 1)
+    image = (*command, "--protect", "image", "-o", tmp_path / "image")
+    assert "which is groups, got single rows" in words(refusal(*image))
+    own = ("--ledger", tmp_path / "own.sqlite")
+    said = fitted(*image, *own)
+    assert "No later fit can take --group-cap" in words(said.out + said.err)
 
 
 # --- names that people type -----------------------------------------------------------

@@ -203,7 +203,8 @@ def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
 
 def _has_divergence(events: Sequence[GaussianEvent], relation: str) -> bool:
     """Return whether RDP bounds these releases, random batches included."""
-    single = all(e.rows_per_unit == e.epoch_steps == 1 for e in events)
+    # A full batch has it for groups too (proofs/groups.md, "Full batches").
+    single = all(e.is_full or e.rows_per_unit == e.epoch_steps == 1 for e in events)
     return single and relation != "replace_one"
 
 
@@ -213,13 +214,14 @@ def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
     The first fit was charged without this check, so `events` include the earlier fits.
     """
     if not _has_divergence(events, relation):
-        rows = max(e.rows_per_unit for e in events)
+        rows = max((e.rows_per_unit for e in events if not e.is_full), default=1)
         found = f"the group cap {rows}" if rows > 1 else "random allocation"
         found = f"the relation {relation}" if relation == "replace_one" else found
         raise LedgerError(
             "The first fit of this budget had random batches. A second fit then needs "
-            "the neighboring relation zero_out or add_remove, no group cap above 1 and "
-            f"no random allocation in any fit, got {found}. Nothing was charged. "
-            "Change the second fit. If the first fit is the cause, this budget takes "
+            "the neighboring relation zero_out or add_remove, no random batches with a "
+            "group cap above 1 and no random allocation in any fit, got "
+            f"{found}. Nothing was charged. Change the second fit. If the first fit is "
+            "the cause, this budget takes "
             "no other fit."
         )

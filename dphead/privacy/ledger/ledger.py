@@ -373,18 +373,31 @@ class Ledger(LedgerFile):
         )
 
     def _fix_unit(self, facts: dict[str, str], relation: str, cap: int | None) -> None:
-        """Raise LedgerError if relation or unit differ from earlier fits."""
-        for name, value in (("relation", relation), ("group_cap", json.dumps(cap))):
-            # The first fit fixes both; later fits must match.
-            kept = facts.get(name) or self.set_once(name, value)
-            if kept != value:
-                option = f"`--{name.replace('_', '-')}` (`{name}`)"
-                use = f"Drop {option}" if kept == "null" else f"Set {option} to {kept}"
-                raise LedgerError(
-                    f"All fits of a ledger need the {name.replace('_', ' ')} of its "
-                    f"first fit, which is {kept.replace('null', 'none')}, got "
-                    f"{value.replace('null', 'none')}. {use}."
+        """Raise LedgerError if relation or unit differ from those of the first fit.
+
+        The unit is a row or a group. Fits for groups may have different caps: each
+        counts at its own (proofs/groups.md, "One unit per ledger").
+        """
+        # The first fit fixes both; later fits must match.
+        kept = facts.get("relation") or self.set_once("relation", relation)
+        if kept != relation:
+            raise LedgerError(
+                "All fits of a ledger need the relation of its first fit, which is "
+                f"{kept}, got {relation}. Set `--relation` (`relation`) to {kept}."
+            )
+        first = facts.get("group_cap") or self.set_once("group_cap", json.dumps(cap))
+        if (first == "null") != (cap is None):
+            found = "groups", "single rows", "Set `--group-cap` (`group_cap`) to any K"
+            if cap is not None:
+                found = (
+                    "single rows",
+                    f"groups (cap {cap})",
+                    "Drop `--group-cap` " + ("(`group_cap`) and protect single images"),
                 )
+            raise LedgerError(
+                "All fits of a ledger protect the unit of its first fit, which is "
+                f"{found[0]}, got {found[1]}. {found[2]}."
+            )
 
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":
         """Continue an interrupted fit of the same plan, without a new charge.

@@ -201,7 +201,8 @@ class LedgerFile:
         ----------
         key : str
             "dataset_id", "relation", "accounting" ("gdp" or "rdp"), "group_cap" (JSON:
-            a number, or null if the unit of privacy is a row), or "budget" (JSON).
+            the first fit's cap, or null if the unit of privacy is a row), or "budget"
+            (JSON).
         """
         row = self.first(_FACT, {"fact": key})
         return row and row[0]

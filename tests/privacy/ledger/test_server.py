@@ -17,12 +17,14 @@ import numpy as np
 import psycopg
 import pytest
 import sqlalchemy
+from core import reserve
 from ledgers import DELTA, X, Y, run_release, specs
 
 from benchmarks.faults.servers import CLIENT, OWNER, Cutter, free_port
 from dphead.data.arrays import ArrayRows
 from dphead.fit.ledgers import charging, open_ledger
 from dphead.planning.calibration import mu_from_epsilon
+from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
 from dphead.privacy.ledger import server as module
 from dphead.privacy.ledger.schema import FITS, HeldLedger, LostAnswer
@@ -103,8 +105,29 @@ def test_a_server_says_of_a_fit_what_a_file_says(team, dataset_id, tmp_path):
         plans = [
             ([spec.row() for spec in specs(1, sigma)], DELTA) for sigma in (1e3, 1)
         ]
+        with pytest.raises(LedgerError, match="the unit of its first fit"):
+            reserve(specs(1, 1e3, group_cap=2), ledger)
         told.append((ledger.fits(), ledger.facts(), ledger.spent(0.5), seals))
         told[-1] += (ledger.try_fits(plans),)
+        ledger.close()
+    assert told[0] == told[1]
+
+
+def test_a_server_counts_fits_of_several_caps_as_a_file_does(
+    team, dataset_id, tmp_path
+):
+    """The budget: mu = 1, that is mu squared of 0.36 and of 0.64."""
+    told = []
+    for where in (tmp_path / "l.sqlite", team.url(CLIENT)):
+        ledger = Ledger(where, dataset_id)
+        ledger.set_budget(epsilon_from_mu(1.0, DELTA), DELTA)
+        reserve(specs(1, 5.0, group_cap=3), ledger)
+        for cap, sigma in ((4, 4.99), (None, 1e9)):
+            with pytest.raises(LedgerError, match=r"exceed the budget|its first fit"):
+                reserve(specs(1, sigma, group_cap=cap), ledger)
+        reserve(specs(1, 5.0, group_cap=4), ledger)
+        assert ledger.verify() == [] and len(ledger.fits()) == 2
+        told.append((ledger.facts(), ledger.spent(DELTA)))
         ledger.close()
     assert told[0] == told[1]
 
