@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # seconds until a signal is raised again if a library dropped its exception; chosen,
 # longer than a regular exit
 _AGAIN_AFTER = 1.0
@@ -45,7 +45,8 @@ def main() -> None:
     """Run the command line and end the process.
 
     The exit code is 2 for any error, including bugs and a failed standard output. It is
-    130 after SIGINT and 143 after SIGTERM. Otherwise it is the command's exit code.
+    130 after SIGINT, 143 after SIGTERM and 129 after SIGHUP. Otherwise it is the
+    command's exit code.
     """
     received = handle_signals()
     output = _tolerant_streams()

@@ -66,6 +66,7 @@ NOTHING, ONE = "nothing was charged", "epsilon 1 at delta 1e-05 is charged for t
     "number, code, where, said, count",
     [
         ("SIGTERM", 143, "click", NOTHING, 0),
+        ("SIGHUP", 129, "click", NOTHING, 0),
         ("SIGINT", 130, "dphead.fit.loop", NOTHING, 0),
         ("SIGINT", 130, "callback", ONE, 1),
         ("SIGTERM", 143, "callback", ONE, 1),
@@ -80,6 +81,7 @@ def test_a_signal_is_one_line_that_says_what_was_charged(
 
     def heeding():  # whoever runs these tests in the background ignores SIGINT
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     struck = (sys.executable, "-c", STRUCK)
     done = ended(*given, command=struck, env=env, preexec_fn=heeding, timeout=300)

@@ -4,6 +4,7 @@ This file imports no heavy library, to keep `dphead --help` at a tenth of a seco
 Commands must not have logic that the library lacks.
 """
 
+import resource
 import sys
 from importlib import import_module
 
@@ -36,6 +37,10 @@ _EXTRAS = {
     "onnx": ("onnx and onnxruntime", ("onnx", "onnxruntime", "onnxscript")),
 }
 
+
+# Limits of a process, chosen: with 180 MB the import of scipy never ended, and a fit
+# had up to 10 files open.
+_LEAST_BYTES, _LEAST_FILES = 512 << 20, 64
 
 # what people type for the name of an option, or for a choice: the name that is meant
 _ALIASES = {
@@ -109,6 +114,7 @@ def main() -> None:
     Invalid input prints one line with an action, and exits with code 2.
     """
     try:
+        _check_limits()
         cli()
     except ModuleNotFoundError as error:
         text = missing(error.name or "")
@@ -117,12 +123,30 @@ def main() -> None:
         _refuse(text)
     except (ValueError, OSError) as error:
         _refuse(" ".join(str(error).split()))
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, ImportError) as error:
         if not _out_of_memory(error):
             raise
+        said = " ".join(str(error).split())[:200] or type(error).__name__
         _refuse(
-            f"the work must fit in memory, but memory ran out: {str(error)[:200]!r}. "
-            "Use less data, smaller sizes or fewer views."
+            f"the work must fit in memory, but memory ran out: {said!r}. Use less "
+            "data, smaller sizes or fewer views, or a larger `ulimit -v`."
+        )
+
+
+def _check_limits() -> None:
+    """Refuse limits of the shell under which libraries crash or wait forever."""
+    memory, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if 0 <= memory < _LEAST_BYTES:
+        _refuse(
+            f"`ulimit -v` allows {memory >> 20} MB of memory, and dphead's libraries "
+            f"need {_LEAST_BYTES >> 20} MB. Type `ulimit -v unlimited`, or ask your "
+            "administrator."
+        )
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= files < _LEAST_FILES:
+        _refuse(
+            f"`ulimit -n` allows {files} open files, and dphead needs {_LEAST_FILES}. "
+            f"Type `ulimit -n {_LEAST_FILES}`, or ask your administrator."
         )
 
 
@@ -138,7 +162,11 @@ def _out_of_memory(error: Exception) -> bool:
     torch has no error class for this on a CPU.
     """
     said = str(error).lower()
-    return isinstance(error, MemoryError) or ("memory" in said and "alloc" in said)
+    return (
+        isinstance(error, MemoryError)
+        or ("memory" in said and "alloc" in said)
+        or "failed to map segment" in said  # of a library, while it is imported
+    )
 
 
 def missing(module: str) -> str | None:
