@@ -64,6 +64,6 @@ def audited(
     spec = NetworkSpec(ModelSpec(model), shape, facts.n_classes, pixels=False)
     network = Network(spec)
     # an audit takes the summation backend from the statistic
-    statistic, sums = copy(network.statistic), _UsedRows(network, chunk=16)
+    statistic, sums = copy(network.statistic), _UsedRows(network, batch=16)
     object.__setattr__(statistic, "block_sum", lambda: sums)
     return NetworkDescent(statistic, network.start, **settings)

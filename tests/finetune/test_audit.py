@@ -42,7 +42,7 @@ def prepared(relation="zero_out", **steps):
 def test_a_network_shows_as_much_as_it_claims_and_no_more(relation):
     solver, plan, problem = prepared(relation)
     claim = auditing.claim_of(plan)
-    found = auditing.attack(solver, plan, [problem], 30, confidence=SURE)
+    found = auditing.attack(solver, plan, [problem], 24, confidence=SURE)
     assert found["passed"]
     assert found["mu_lower_bound"] <= claim.mu
     # at the clip, the canary is all that a row can be (under replace_one two rows would
@@ -82,6 +82,13 @@ def test_the_audited_sum_is_that_of_the_training():
     assert_array_equal(total, wanted)
     known = len(problem.y) + 1
     assert 0 < int((total**2).sum()) <= (known * CLIP_INTEGERS) ** 2
+
+
+def test_the_audited_chunk_is_chosen_as_in_the_training(monkeypatch):
+    """The audit compares a row's integers between slots."""
+    assert audited("wrn-10-1", (3, 8, 8), FACTS).statistic.block_sum().chunk == 16
+    monkeypatch.setattr(TorchSums, "_places_are_equal", lambda self: False)
+    assert audited("wrn-10-1", (3, 8, 8), FACTS).statistic.block_sum().chunk == 1
 
 
 def test_the_command_audits_a_network(tmp_path):
