@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import true_positive_rates
 from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.rounding import percent_up
 
 FOLDER = Path("demo")
 METHODS = ("auto", "dp-fc", "dp-ls")

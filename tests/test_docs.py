@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 import pytest
 
-from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES, true_positive_rates
 from dphead.cli import cli
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.rounding import percent_up
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = sorted(ROOT.glob("*.md"))  # links within docs/ are mkdocs's to check

@@ -35,6 +35,7 @@ from dphead.analysis.audit_transcript import (
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.rounding import rounded_up
 from dphead.solvers.base import Solver
 
 _ROUNDING = 1e-9  # relative tolerance for the rounding of a closed form
@@ -254,5 +255,6 @@ def _accounting(claim: Claim, again: float | None) -> Iterator[LawResult]:
     if again is not None:
         slack = _ROUNDING if claim.mu is not None else RELATIVE_ERROR
         ok = again <= claim.epsilon * (1 + slack)
-        shown = f"{again:.6g} of the releases, {claim.epsilon:.6g} claimed"
+        claimed = rounded_up(claim.epsilon, 6)
+        shown = f"{rounded_up(again, 6)} of the releases, {claimed} claimed"
         yield LawResult("recomputed epsilon", "the claim", float(ok), shown)

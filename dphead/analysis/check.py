@@ -15,6 +15,7 @@ from dphead.analysis.protected import kind_of, made_of_images, name_unit_in, par
 from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
+from dphead.privacy.rounding import rounded_up
 
 _DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
 PRIVATE_METRICS = "private metrics stored"  # also found by `analysis.card.kept`
@@ -305,7 +306,7 @@ def notes(run: FinishedRun) -> list[str]:
         more = "1 later fit" if later == 1 else f"{later} later fits"
         found.append(
             f"{more}: the ledger's plain sum is now epsilon "
-            f"{run.spent_now.epsilon:.5g}, not the sum in the report"
+            f"{rounded_up(run.spent_now.epsilon, 5)}, not the sum in the report"
         )
     if not run.files:
         found.append(

@@ -26,6 +26,7 @@ from dphead.privacy.ledger import Ledger, Spent, spent
 from dphead.privacy.ledger.schema import canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
+from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 from dphead.solvers.settings import MOST_RELEASES
 
 SCHEMA = 1  # version of report.json's schema (docs/report.md)
@@ -319,12 +320,19 @@ def _check_statement(report: dict[str, Any], plan: Plan, file: Path) -> None:
         raise _changed(
             file, "statement", statement[:60], f"its releases protect {unit}"
         )
-    claim = f"({g['epsilon']:.4g}, {g['delta']:g})-differentially private"
-    says_private = claim in statement
+    said = rounded_up(g["epsilon"])
+    # older reports state the nearest number, and delta with six digits
+    known = {
+        (said, as_declared(g["delta"])),
+        (f"{g['epsilon']:.4g}", f"{g['delta']:g}"),
+    }
+    says_private = any(
+        f"({epsilon}, {delta})-differentially private" in statement
+        for epsilon, delta in known
+    )
     says_not_private = "not private" in statement.lower()
     if g["private"] != says_private or g["private"] == says_not_private:
-        said = f"epsilon is {g['epsilon']:.4g}"
-        raise _changed(file, "statement", statement[:60], said)
+        raise _changed(file, "statement", statement[:60], f"epsilon is {said}")
 
 
 def _check_recorded(
@@ -407,7 +415,7 @@ def _ledger_fits(
 def _budget_in_words(budget: Any) -> str:
     if budget is None:
         return "none"
-    return f"epsilon {budget['epsilon']:g} at delta {budget['delta']:g}"
+    return declared_at(budget["epsilon"], budget["delta"])
 
 
 def _changed(file: Path, name: str, found: object, but: str) -> ValueError:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dphead.analysis.rounding import percent_up
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import (
     GaussianEvent,
@@ -19,6 +18,7 @@ from dphead.privacy.accounting import (
     require,
     total_mu,
 )
+from dphead.privacy.rounding import percent_up
 
 # false-positive rates printed by `dphead account`
 REPORTED_RATES = (0.001, 0.01, 0.1)

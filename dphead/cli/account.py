@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from dphead.analysis.rounding import rounded_up
 from dphead.cli import values
 from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
 from dphead.cli.progress import shown
 from dphead.cli.text import print_json, releases_table, table
+from dphead.privacy.rounding import as_declared, percent_up, rounded_up
 
 _SIZES = ("n_rows", "n_features", "n_classes")
 # options that describe noise by itself, without a method
@@ -277,11 +277,13 @@ def _print_noise(found: dict[str, Any]) -> None:
         else f"Poisson batches, q = {found['sampling_prob']:g}"
     )
     click.echo(
-        f"noise multiplier  {found['noise_multiplier']:.6g}  ({found['steps']} "
-        f"release{'s' if found['steps'] != 1 else ''}, {batch})"
+        f"noise multiplier  {rounded_up(found['noise_multiplier'], 6)}  "
+        f"({found['steps']} release{'s' if found['steps'] != 1 else ''}, {batch})"
     )
     for sigma in found["gaussian"]:
-        click.echo(f"and one full-batch release with noise multiplier {sigma:g}")
+        click.echo(
+            f"and one full-batch release with noise multiplier {as_declared(sigma)}"
+        )
 
 
 def _print_cost(found: dict[str, Any]) -> None:
@@ -291,20 +293,23 @@ def _print_cost(found: dict[str, Any]) -> None:
     cap = found["group_cap"]
     groups = f", for groups of at most {cap} rows that count" if cap else ""
     click.echo(
-        f"epsilon  {found['epsilon']:.6g}  at delta {found['delta']:g}, "
-        f"{found['relation']}, {found['accountant']}{groups}"
+        f"epsilon  {rounded_up(found['epsilon'], 6)}  at delta "
+        f"{as_declared(found['delta'])}, {found['relation']}, "
+        f"{found['accountant']}{groups}"
     )
     solved = found.get("solved_for")
     if solved is not None and solved["accountant"] != found["accountant"]:
         click.echo(
-            f"epsilon  {solved['epsilon']:.6g}  by {solved['accountant']}, the "
-            "accountant that calibrated the noise"
+            f"epsilon  {rounded_up(solved['epsilon'], 6)}  by "
+            f"{solved['accountant']}, the accountant that calibrated the noise"
         )
     if found["mu"] is not None:
-        click.echo(f"mu  {found['mu']:.6g}   rho  {found['rho']:.6g}")
+        click.echo(
+            f"mu  {rounded_up(found['mu'], 6)}   rho  {rounded_up(found['rho'], 6)}"
+        )
     for place, rates in found["tpr_at_fpr"].items():
         limits = [
-            f"{rounded_up(100 * tpr)} % at FPR {100 * float(fpr):g} %"
+            f"{percent_up(tpr)} at FPR {100 * float(fpr):g} %"
             for fpr, tpr in rates.items()
         ]
         click.echo(
@@ -318,7 +323,7 @@ def _print_profiles(found: dict[str, Any]) -> None:
     """Print epsilon by every accountant."""
     rows = []
     for name, row in found["profiles"].items():
-        number = "-" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
+        number = "-" if row["epsilon"] is None else rounded_up(row["epsilon"])
         refused = row["reason"] and f"does not apply: {row['reason']}"
         rows.append((name, number, refused or row["what"]))
     click.echo(table(("accountant", ">epsilon", "what it is"), rows))

@@ -10,6 +10,7 @@ from dphead.cli.command import WithSettings
 from dphead.cli.options import DELTA, GROUP_CAP, RELATION
 from dphead.cli.progress import shown
 from dphead.cli.text import filled, table, tied
+from dphead.privacy.rounding import rounded_down, rounded_up
 
 
 @click.command(cls=WithSettings)
@@ -176,8 +177,10 @@ def _print(r: dict[str, Any]) -> None:
     ]
     rows = []
     for name, key, claimed in lines:
-        numbers = (r[key], best.get(key), claimed)
-        rows.append([name, *("-" if v is None else f"{v:.4g}" for v in numbers)])
+        # bounds from below are rounded down, costs and claims up
+        bound = rounded_up if key == "recomputed_epsilon" else rounded_down
+        numbers = (bound, r[key]), (bound, best.get(key)), (rounded_up, claimed)
+        rows.append([name, *("-" if v is None else to(v) for to, v in numbers)])
     click.echo(table(("", ">measured", ">perfect attack", ">claim"), rows))
     texts = [
         f"{laws['tests']} tests of noise, samples and sums: {len(laws['failed'])} "

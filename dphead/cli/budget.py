@@ -14,6 +14,7 @@ import click
 
 from dphead.cli.progress import Progress
 from dphead.cli.text import say, section, tied
+from dphead.privacy.rounding import as_declared, rounded_up, spent_at
 
 
 def budget_lines(
@@ -36,9 +37,9 @@ def budget_lines(
     from dphead.privacy.ledger.store import IN_MEMORY
 
     limit, n_fits = ledger["budget"], ledger["fits"]
-    at = tied(f"delta {ledger['delta']:g}")
+    at = tied(f"delta {as_declared(ledger['delta'])}")
     if limit:
-        total = tied(f"epsilon {limit['epsilon']:g} at {at}")
+        total = tied(f"epsilon {as_declared(limit['epsilon'])} at {at}")
         yield f"{total} for all fits of the data set"
     elif ledger["path"] == IN_MEMORY:
         yield "none: a ledger in memory counts only this fit"
@@ -49,7 +50,7 @@ def budget_lines(
         )
     else:
         yield "none yet: set it before the first fit with dphead ledger budget"
-    spent = tied(f"epsilon {ledger['total_epsilon']:.4g} spent")
+    spent = tied(f"epsilon {rounded_up(ledger['total_epsilon'])} spent")
     beside = ", in this ledger only" if ledger["elsewhere"] else ""
     fits = f"{n_fits} fit{'s' if n_fits != 1 else ''}{beside}"
     yield f"{spent} in {fits}{'' if limit else f' ({at})'}"
@@ -57,7 +58,7 @@ def budget_lines(
         yield why
     if limit:
         left = ledger["remaining"]
-        every = f"epsilon {limit['epsilon']:g} remaining"
+        every = f"epsilon {as_declared(limit['epsilon'])} remaining"
         yield every if which is None else in_words(left, delta, limit, which)
 
 
@@ -70,7 +71,7 @@ def before_charge(run: Any, refused: bool = False) -> Iterator[str]:
     from dphead.fit.run_folder import interrupted, try_runs
 
     plan = run.announced
-    asked = tied(f"epsilon {plan.epsilon_spent():.4g} at delta {plan.delta:g}")
+    asked = tied(spent_at(plan.epsilon_spent(), plan.delta))
     yield f"{asked} requested by this fit"
     if interrupted(run.options.out) is not None:
         yield "resuming the interrupted fit in the run folder is not charged again"
@@ -123,7 +124,8 @@ def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
         name = "budget.sqlite"  # images have no ledger before their first fit
         then = [f"Then add --ledger {name} to this command."]
     total = max(3.0, math.ceil(plan.epsilon))  # 3 is an example
-    command = f"dphead ledger budget {name} --epsilon {total:g} --delta {plan.delta:g}"
+    budget = f"--epsilon {total:g} --delta {as_declared(plan.delta)}"
+    command = f"dphead ledger budget {name} {budget}"
     told = [
         "! none yet. A budget limits the total epsilon of all fits. It can be set only "
         "before the first fit, and cannot be changed later:",

@@ -9,6 +9,7 @@ from dphead.cli import values
 from dphead.cli.options import AS_JSON
 from dphead.cli.progress import shown
 from dphead.cli.text import print_json, say, section
+from dphead.privacy.rounding import as_declared, rounded_up
 
 
 def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
@@ -106,11 +107,12 @@ def _spent_now(run: Any) -> str:
     book = run.report["ledger"]
     fits = book["fits"] if run.fits is None else len(run.fits)
     limit = book["budget"]
-    of = f" of {limit['epsilon']:g}" if limit else ""
+    of = f" of {as_declared(limit['epsilon'])}" if limit else ""
     unlimited = "" if limit else "; no limit was fixed before the first fit"
     return (
-        f"epsilon {run.spent_now.epsilon:.4g}{of} spent (delta {book['delta']:g}) in "
-        f"{fits} fit{'s' if fits != 1 else ''}{unlimited}"
+        f"epsilon {rounded_up(run.spent_now.epsilon)}{of} spent (delta "
+        f"{as_declared(book['delta'])}) in {fits} fit{'s' if fits != 1 else ''}"
+        f"{unlimited}"
     )
 
 
@@ -118,7 +120,8 @@ def recomputed(g: dict[str, Any]) -> str:
     """Describe the recomputed guarantee."""
     private = "" if g["private"] else " (NOT PRIVATE)"
     return (
-        f"epsilon {g['epsilon']:.5g}{private} at delta {g['delta']:g}, "
+        f"epsilon {rounded_up(g['epsilon'], 5)}{private} at delta "
+        f"{as_declared(g['delta'])}, "
         f"{g['neighboring_relation']}, for {g['protected_unit']}: recomputed"
     )
 

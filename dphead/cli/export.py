@@ -7,6 +7,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.text import filled
+from dphead.privacy.rounding import as_declared, rounded_up
 
 _FORMATS = values.KeptChoice("dphead.export.exporting:FORMATS")
 
@@ -57,7 +58,9 @@ def export(
         click.echo(filled(f"! not compared with dphead: {done.not_compared}") + "\n")
     click.echo(textwrap.indent(done.example, "    "))
     if g["private"]:
-        amount = f"epsilon {g['epsilon']:.5g}, delta {g['delta']:g}"
+        amount = (
+            f"epsilon {rounded_up(g['epsilon'], 5)}, delta {as_declared(g['delta'])}"
+        )
         click.echo("\n" + filled(f"{amount} for {g['protected_unit']}"))
         click.echo("Keep guarantee.json with these files.")
     else:

@@ -32,6 +32,7 @@ from dphead.cli.options import (
 )
 from dphead.cli.progress import is_first, shown
 from dphead.cli.text import releases_table, section
+from dphead.privacy.rounding import rounded_up
 
 
 class WithTraining(WithSettings):
@@ -184,7 +185,7 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
                 progress.say(
                     f"\n{options.settings.model}: noise multiplier "
                     f"{found.noise_multiplier:.5g}, batches of {found.batch_size}, "
-                    f"{found.steps} steps: epsilon {epsilon:.5g}"
+                    f"{found.steps} steps: epsilon {rounded_up(epsilon, 5)}"
                 )
                 progress.say(section("Budget", before_charge(run)))
             if dry_run:

@@ -10,6 +10,7 @@ import click
 
 from dphead.cli import values
 from dphead.cli.text import TIE, print_json, say, table, tied
+from dphead.privacy.rounding import as_declared, declared_at
 
 
 @click.group()
@@ -134,7 +135,7 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
     for f in fits:
         done = sum(r["state"] == "committed" for r in f["releases"])
         at = time.strftime(f"%Y-%m-%d{TIE}%H:00", time.gmtime(f["created"]))
-        delta, releases = f"{f['delta']:g}", str(len(f["releases"]))
+        delta, releases = as_declared(f["delta"]), str(len(f["releases"]))
         what = (f["description"], f["epsilon"], delta, f["relation"])
         rows.append((at, *what, releases, str(done)))
     return table(_FIT_COLUMNS, rows).replace(TIE, " ")
@@ -165,7 +166,7 @@ def _budget(which: Path, epsilon: float, delta: float) -> None:
 
     (book,) = _open(which, write=True)
     fix_budget(book, epsilon, delta)
-    limit = f"epsilon {epsilon:g} at delta {delta:g}"
+    limit = declared_at(epsilon, delta)
     text = f"{tied(limit)}, for all fits in this ledger together. It is never exceeded."
     beside = "The ledger is new and has no data set: its first fit sets it."
     if book.meta("dataset_id"):

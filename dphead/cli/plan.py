@@ -28,6 +28,7 @@ from dphead.cli.options import (
 )
 from dphead.cli.progress import shown
 from dphead.cli.text import INDENT, print_json, say, table, tied
+from dphead.privacy.rounding import as_declared, percent_up, spent_at
 
 _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 
@@ -118,11 +119,11 @@ def plan(
     say("Forecast", _asked(found))
     click.echo(_table(found))
     say("Enough", _enough(found), *_reservations(found, charged))
-    budget = f"--epsilon {found.enough.epsilon:g} --delta {question.delta:g}"
+    epsilon, delta = map(as_declared, (found.enough.epsilon, question.delta or 0))
     say(
         "Next",
         "before the first private fit, set a budget for all fits:",
-        f"dphead ledger budget PRIVATE.h5 {budget}",
+        f"dphead ledger budget PRIVATE.h5 --epsilon {epsilon} --delta {delta}",
     )
 
 
@@ -141,10 +142,10 @@ def _check_budget(fits: int, asked: dict[str, Any]) -> None:
     given = {name: value for name, value in asked.items() if name in names}
     options = FitOptions(out=Path(os.devnull), **given)
     totals, tried = plan_fits(options, epsilons)
-    each = ", ".join(f"{epsilon:g}" for epsilon in dict.fromkeys(epsilons))
+    each = ", ".join(as_declared(epsilon) for epsilon in dict.fromkeys(epsilons))
     n = len(epsilons)
-    total = tied(f"epsilon {tried.spent.epsilon:.4g} at delta {totals['delta']:g}")
-    delta = tied(f"delta {options.delta:g}")
+    total = tied(spent_at(tried.spent.epsilon, totals["delta"]))
+    delta = tied(f"delta {as_declared(options.delta or 0)}")
     lines = [f"{n} fit{'s' if n != 1 else ''} at epsilon {each} and {delta}"]
     if tried.refused is None:
         lines.append(f"the ledger takes all of them, for a total of {total}")
@@ -163,7 +164,7 @@ def _check_budget(fits: int, asked: dict[str, Any]) -> None:
 def _asked(found: Any) -> str:
     """Describe the private fit of the forecast."""
     q = found.question
-    delta = tied(f"delta {q.delta:g}")
+    delta = tied(f"delta {as_declared(q.delta)}")
     draws = f"mean ± sd of {q.draws} draws" if q.draws > 1 else "one draw"
     return (
         f"{q.method} on {q.n_rows:,} private rows, {delta} for {found.unit} "
@@ -175,14 +176,12 @@ def _table(found: Any) -> str:
     """Return a table with one line for each epsilon, and a line without noise."""
     from rich.bar import Bar
 
-    from dphead.analysis.rounding import percent_up
-
     rows = []
     for point in (*found.points, found.ceiling):
         spread = "" if point.sd is None else f" ± {100 * point.sd:.1f}"
         first, last = "no noise", ""
         if point is not found.ceiling:
-            first = f"{point.epsilon:g}"
+            first = as_declared(point.epsilon)
             last = percent_up(next(iter(point.detected.values())))
         accuracy = f"{100 * point.accuracy:.1f}{spread} %"
         rows.append((first, accuracy, Bar(1, 0, point.accuracy, width=_BAR), last))
@@ -203,8 +202,8 @@ def _enough(found: Any) -> str:
         why = "the best; no smaller epsilon comes within one point"
     unit = "image" if found.question.group_cap is None else "group"
     return (
-        f"epsilon {enough.epsilon:g} with {_percent(enough.accuracy)}: {why}. "
-        f"{detection(enough.detected, 'that head', unit)}"
+        f"epsilon {as_declared(enough.epsilon)} with {_percent(enough.accuracy)}: "
+        f"{why}. {detection(enough.detected, 'that head', unit)}"
     )
 
 

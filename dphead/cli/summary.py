@@ -24,6 +24,7 @@ from dphead.cli.budget import budget_lines
 from dphead.cli.text import section, tied
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY
+from dphead.privacy.rounding import as_declared, rounded_up
 
 _NAMED_CLASSES = 4  # number of weak classes named; chosen, not measured
 
@@ -72,7 +73,7 @@ def _privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
     """State the guarantee, its bound on attacks, and its limits."""
     g = report["guarantee"]
     if not g["private"]:
-        yield f"NOT PRIVATE: epsilon {g['epsilon']:.4g}"
+        yield f"NOT PRIVATE: epsilon {rounded_up(g['epsilon'])}"
         yield f"! {report['statement']}"
     else:
         yield _guarantee(report)
@@ -91,8 +92,8 @@ def _guarantee(report: dict[str, Any]) -> str:
     """State epsilon, delta, the unit of privacy, the relation and the ledger."""
     g = report["guarantee"]
     amount = [
-        tied(f"epsilon {g['epsilon']:.4g}"),
-        tied(f"delta {g['delta']:g}"),
+        tied(f"epsilon {rounded_up(g['epsilon'])}"),
+        tied(f"delta {as_declared(g['delta'])}"),
     ]
     path, dataset_id = report["ledger"]["path"], report["data"]["dataset_id"]
     counted = f"charged to the ledger {Path(path).name}"
@@ -126,7 +127,8 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
     what = f"all {n_fits} fits {whose}, none chosen by the results of another,"
     total = (ledger["total_epsilon"], ledger["delta"])
     if limit := ledger["budget"]:
-        what = f"all fits {whose} that the budget of epsilon {limit['epsilon']:g} takes"
+        budget = as_declared(limit["epsilon"])
+        what = f"all fits {whose} that the budget of epsilon {budget} takes"
         total = (limit["epsilon"], limit["delta"])
     limits = tradeoff.limits_of_total(*total, plan.relation, exact=exact)
     return tradeoff.detection(limits, what, unit)

@@ -8,6 +8,7 @@ import click
 from dphead.cli import values
 from dphead.cli.finetune import WithTraining
 from dphead.cli.text import filled, table, tied
+from dphead.privacy.rounding import rounded_up
 
 # Numbers of steps that `tan plan` tries. Chosen: 250 times powers of two.
 _STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
@@ -87,7 +88,7 @@ def _show(
         accounting.compose_epsilon(events, delta, accountant=a) for a in ("rdp", "pld")
     ]
     numbers = (found.eta, found.total_noise, found.epsilon, *exact)
-    click.echo(table(_TAN_COLUMNS, [tuple(f"{v:.4g}" for v in numbers)]))
+    click.echo(table(_TAN_COLUMNS, [tuple(rounded_up(v) for v in numbers)]))
     click.echo(
         "epsilon TAN is an approximation, not a guarantee."
         + (f" Do not rely on it: {found.reason}." if found.reason else "")
@@ -152,7 +153,7 @@ def _plan(
                 str(s.steps),
                 str(s.batch_size),
                 f"{s.noise_multiplier:g}",
-                f"{s.epsilon:.4g}",
+                rounded_up(s.epsilon),
                 f"{work / n_rows:.1f}",
                 f"{work:,}",
                 f"{work / least:.2f}",

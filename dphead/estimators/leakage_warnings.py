@@ -15,6 +15,8 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
+from dphead.privacy.rounding import rounded_up
+
 # a change of these parameters is not a choice between results
 NO_CHOICE = {"random_state", "ledger"}
 
@@ -67,8 +69,8 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
         count = _UNCOUNTED
         if total is not None:
             count = (
-                f"With this fit, the ledger's total is epsilon {total:.4g}. Each "
-                "further fit adds to this total."
+                f"With this fit, the ledger's total is epsilon {rounded_up(total)}. "
+                "Each further fit adds to this total."
             )
         folds = ""
         if estimator.relation != "zero_out":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dphead.planning.plan import BUDGET_SLACK, Target, check_budget
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
+from dphead.privacy.rounding import as_declared, rounded_up
 from dphead.solvers.settings import MOST_RELEASES
 
 
@@ -128,9 +129,9 @@ def schedule(
         steps = epochs * whole
         if epochs == most:
             raise ValueError(
-                f"--epsilon {epsilon:g} allows more than {MOST_RELEASES} steps, got "
-                f"noise multiplier {noise_multiplier:g}. Add --steps, or use less "
-                "noise."
+                f"--epsilon {as_declared(epsilon)} allows more than {MOST_RELEASES} "
+                f"steps, got noise multiplier {noise_multiplier:g}. Add --steps, or "
+                "use less noise."
             )
     elif noise_multiplier is None and epsilon < float("inf"):
         events = [*others, event(1.0, batch_size, steps)]
@@ -139,9 +140,9 @@ def schedule(
         spent = cost(noise_multiplier, batch_size, steps)
     if spent > epsilon * (1 + BUDGET_SLACK):
         raise ValueError(
-            f"--epsilon must be at least {spent:.6g} for this noise multiplier, "
-            f"batch size and number of steps, got {epsilon:g}. Drop one of these "
-            "three settings. The budget then sets its value."
+            f"--epsilon must be at least {rounded_up(spent, 6)} for this noise "
+            f"multiplier, batch size and number of steps, got {as_declared(epsilon)}. "
+            "Drop one of these three settings. The budget then sets its value."
         )
     sigma = noise_multiplier or 0.0
     return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
@@ -155,8 +156,8 @@ def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) 
     """
     if not fits(1):
         raise ValueError(
-            f"--epsilon {epsilon:g} is too small for {name} = 1. Raise --epsilon, or "
-            "--noise-multiplier."
+            f"--epsilon {as_declared(epsilon)} is too small for {name} = 1. Raise "
+            "--epsilon, or --noise-multiplier."
         )
     low, high = 1, 2
     while high <= most and fits(high):

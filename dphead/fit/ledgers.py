@@ -22,6 +22,7 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.moving import holds_all
 from dphead.privacy.ledger.server import held, is_on_server, team_url
 from dphead.privacy.ledger.store import IN_MEMORY, MOVED, HeldLedger
+from dphead.privacy.rounding import as_declared
 
 
 def default_ledger_path(dataset_id: str) -> Path:
@@ -181,7 +182,7 @@ def check_alone(
     """
     for other in _others(dataset_id, own):
         if other.budget is not None:
-            limit = f"epsilon={other.budget['epsilon']:g}"
+            limit = f"epsilon={as_declared(other.budget['epsilon'])}"
             raise LedgerError(
                 f"These images have the budget {limit} in the ledger {other}, got "
                 f"the ledger {own}. Nothing was charged. Drop --ledger, or pass "

@@ -36,6 +36,7 @@ from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger, LedgerError, Tried, new_fit_id
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.schema import LostAnswer
+from dphead.privacy.rounding import declared_at
 from dphead.solvers.base import ProblemInfo
 
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
@@ -242,7 +243,7 @@ def noted(options: RunOptions) -> Iterator[None]:
 def _about_charge(options: RunOptions) -> str:
     """Describe the charge of an interrupted run, from the files in its folder."""
     out = options.out
-    budget = f"epsilon {options.epsilon:g} at delta {options.delta:g}"
+    budget = declared_at(options.epsilon, options.delta or 0)
     if options.seed is not None:
         budget = "an infinite epsilon"  # the noise is known
     if (out / "report.json").exists():

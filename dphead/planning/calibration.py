@@ -24,6 +24,7 @@ from dphead.privacy.accounting import (
     require,
     total_mu,
 )
+from dphead.privacy.rounding import rounded_up
 
 # Bounds and steps of searches. All numbers are chosen. No guarantee depends on them,
 # because the accountant checks each result against the budget.
@@ -289,7 +290,7 @@ def calibrate(
     cost_held = epsilon_by(accountant, held, delta, relation)
     require(
         cost_held < epsilon,
-        f"epsilon must exceed {cost_held:.6g}, the cost of the fixed noise",
+        f"epsilon must exceed {rounded_up(cost_held, 6)}, the cost of the fixed noise",
         "epsilon",
         epsilon,
         "Raise epsilon or the fixed noise.",

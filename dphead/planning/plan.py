@@ -18,6 +18,7 @@ from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.python_values import python_value
 from dphead.privacy.release import noise_scale
+from dphead.privacy.rounding import as_declared, rounded_down, rounded_up
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver
 
 # Relative excess over the budget allowed for fixed noise, as in `Ledger`. The charge
@@ -301,10 +302,10 @@ def large_delta(
     """
     if np.isinf(epsilon) or delta < 1 / n_rows:
         return None
-    bound = f"1/n = {1 / n_rows:.3g}"
+    bound = f"1/n = {rounded_down(1 / n_rows, 3)}"
     if group_cap is not None:
         bound += " (n rows form at most n groups)"
-    return f"delta must be below {bound}, got delta={delta:g}."
+    return f"delta must be below {bound}, got delta={as_declared(delta)}."
 
 
 def check_unit(
@@ -396,7 +397,7 @@ def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
         cost = target.cost(events)
         accounting.require(
             cost <= target.epsilon * (1 + BUDGET_SLACK),
-            f"epsilon must exceed {cost:.6g}, the cost of the fixed noise",
+            f"epsilon must exceed {rounded_up(cost, 6)}, the cost of the fixed noise",
             "epsilon",
             target.epsilon,
             "Raise epsilon or the fixed noise.",

@@ -25,6 +25,7 @@ from dphead.fit import report as reports
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
+from dphead.privacy.rounding import rounded_up
 from dphead.solvers.settings import MOST_RELEASES
 
 
@@ -147,7 +148,7 @@ def test_tuning_that_was_charged(tmp_path):
     (remark,) = notes(read_run(first))
     total = report_of(second)["ledger"]["total_epsilon"]
     assert remark.startswith("1 later fit: ")
-    assert f"{total:.5g}" in remark
+    assert rounded_up(total, 5) in remark
 
 
 # --- classes and features -------------------------------------------------------------

@@ -8,6 +8,7 @@ from commands import fitted, refusal, words
 
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
+from dphead.privacy.rounding import rounded_up
 from dphead.solvers.base import ProblemInfo
 
 TB21 = (
@@ -26,7 +27,7 @@ def answer(text):
 
 def test_noise_to_epsilon_prints_every_accountant():
     found = said(TB21)
-    for text in ("2.382", "2.591", "2.997", "does not apply", "paper:tb21", "zero_out"):
+    for text in ("2.382", "2.592", "2.997", "does not apply", "paper:tb21", "zero_out"):
         assert text in found
 
 
@@ -38,7 +39,7 @@ def test_full_batch_has_mu_and_rho():
     assert found["noise_multiplier"] == pytest.approx(math.sqrt(11) / found["mu"])
     assert found["profiles"]["paper:fc23"]["epsilon"] > 1.3
     text = said(arguments)
-    assert "mu  0.268051" in text
+    assert "mu  0.268052" in text
     # Phi(Phi^-1(fpr) + mu) of a row, and twice mu where another replaces it
     assert "0.239 % at FPR 0.1 %, 1.98 % at FPR 1 %, 15.6 % at FPR 10 %" in text
     assert "0.533 % at FPR 0.1 %, 3.68 % at FPR 1 %, 22.9 % at FPR 10 %" in text
@@ -96,7 +97,10 @@ def test_each_epsilon_of_a_preset_is_named_by_its_own_accountant():
     assert found["accountant"] == "exact"
     assert found["epsilon"] == found["profiles"]["exact"]["epsilon"] < 0.8
     text = said(f"{METHOD} {options}")
-    assert f"epsilon  {found['epsilon']:.6g}  at delta 1e-05, zero_out, exact" in text
+    assert (
+        f"epsilon  {rounded_up(found['epsilon'], 6)}  at delta 1e-05, zero_out, exact"
+        in text
+    )
     assert "by zcdp, the accountant that calibrated the noise" in text
     assert "that calibrated" not in said(METHOD + " --method dp-ls")
     sampled = "--method dp-sgd --set batch_size=40 --set steps=5"

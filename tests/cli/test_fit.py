@@ -28,7 +28,6 @@ from dphead_extract.features.format import open_features, write_features
 from PIL import Image
 from safetensors.numpy import load_file
 
-from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import detection_limits
 from dphead.estimators.classifiers import DPAutoClassifier
 from dphead.fit import duration
@@ -39,6 +38,7 @@ from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 from dphead.privacy.ledger import LedgerError
+from dphead.privacy.rounding import percent_up
 
 # --- bad input: one line, exit code 2, nothing written, nothing charged ---------------
 

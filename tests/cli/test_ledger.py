@@ -74,7 +74,7 @@ def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):
     # mu = 0.142: 0.485 in all
     fit(features, tmp_path / "run4", "--epsilon", 0.5)
     shown = fitted("ledger", "show", features).out
-    assert "epsilon 1.929 spent in 4 fits" in shown
+    assert "epsilon 1.93 spent in 4 fits" in shown
     assert "epsilon 0.4366 remaining for a fit like the last one" in shown
 
 
@@ -182,4 +182,4 @@ def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):
     said = fitted("ledger", "show", features).out
     assert ":memory:" not in said
     said = fitted("ledger", "budget", features, "--epsilon", 1, "--delta", 0.9).out
-    assert "! delta must be below 1/n = 0.00417, got delta=0.9." in said
+    assert "! delta must be below 1/n = 0.00416, got delta=0.9." in said

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead.analysis.protected import name_new
-from dphead.analysis.rounding import rounded_up
+from dphead.privacy.rounding import as_declared, rounded_up
 
 _MAX_TEXT = 500  # characters, so that the card stays on few pages; chosen
 _NORMAL_90 = 1.645  # two-sided 90 % quantile of the normal distribution
@@ -112,8 +112,8 @@ def verdict(about: About, report: dict[str, Any]) -> tuple[str, str]:
         status = "within" if epsilon <= about.max_epsilon else "outside"
         if status == "within" and (ledger["elsewhere"] or ledger["path"] == ":memory:"):
             status = "open"
-        shown = rounded_up(epsilon) if math.isfinite(epsilon) else "infinite"
-        found.append((status, f"ε is {shown}, limit {about.max_epsilon:g}"))
+        shown = rounded_up(epsilon, 3) if math.isfinite(epsilon) else "infinite"
+        found.append((status, f"ε is {shown}, limit {as_declared(about.max_epsilon)}"))
     if about.min_accuracy is not None:
         limit = about.min_accuracy
         known = _accuracy(report)

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from dphead.analysis.card.risk import CURVE_RATES, Limits
-from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
+from dphead.privacy.rounding import percent_up
 
 WIDTH, HEIGHT = 360, 244  # size of a picture in pixels; a choice
 LEFT, RIGHT, TOP, BOTTOM = 46, 18, 22, 34  # margins

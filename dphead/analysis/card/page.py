@@ -26,7 +26,6 @@ from dphead.analysis.protected import (
     public_statement,
 )
 from dphead.analysis.records import FinishedRun, plan_of
-from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import (
     FALSE_POSITIVE_RATE,
     REPORTED_RATES,
@@ -35,6 +34,7 @@ from dphead.analysis.tradeoff import (
     is_replaced,
 )
 from dphead.planning.plan import large_delta
+from dphead.privacy.rounding import as_declared, percent_up, rounded_up
 
 _WIDTH = 100  # columns of prose in Markdown; chosen
 
@@ -167,6 +167,8 @@ def _environment() -> Any:
     )
     found.filters |= {
         "up": percent_up,
+        "spent": rounded_up,
+        "declared": as_declared,
         "number": number,
         "wrap": wrapped,
         "cell": cell,
@@ -220,7 +222,7 @@ def _budget_bar(report: dict[str, Any]) -> Bar | None:
     if budget is None:
         return None
     share = min(1.0, total / budget["epsilon"]) if math.isfinite(total) else 1.0
-    text = f"ε = {number(total)} of {number(budget['epsilon'])}"
+    text = f"ε = {rounded_up(total)} of {as_declared(budget['epsilon'])}"
     return Bar("spent", share, text)
 
 

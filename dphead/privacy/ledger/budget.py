@@ -18,6 +18,7 @@ from dphead.privacy.accounting import (
     rdp_curve,
 )
 from dphead.privacy.ledger.schema import LedgerError, canonical
+from dphead.privacy.rounding import as_declared, rounded_down
 
 
 class Spent(NamedTuple):
@@ -168,20 +169,10 @@ def in_words(
     which : str, default "this one"
         Words for the fit that the further fit resembles.
     """
-    at = "" if delta == budget["delta"] else f" at delta {delta:g}"
-    return f"epsilon {rounded_down(left)}{at} remaining for a fit like {which}"
-
-
-def rounded_down(epsilon: float) -> str:
-    """Return epsilon rounded down to four significant digits, as text to type.
-
-    Below 1e-6, the text is "0", because no fit can use such a small epsilon.
-    """
-    if epsilon < 1e-6:
-        return "0"
-    # Down, never to the nearest: a typed value must not exceed the budget.
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return f"{math.floor(epsilon / unit) * unit:.4g}"
+    at = "" if delta == budget["delta"] else f" at delta {as_declared(delta)}"
+    # No fit can use a smaller epsilon.
+    amount = rounded_down(left) if left >= 1e-6 else "0"
+    return f"epsilon {amount}{at} remaining for a fit like {which}"
 
 
 def check_epochs(specs: Sequence[dict[str, Any]]) -> None:

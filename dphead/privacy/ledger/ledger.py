@@ -45,6 +45,7 @@ from dphead.privacy.ledger.schema import (
 )
 from dphead.privacy.ledger.store import LedgerFile
 from dphead.privacy.python_values import python_value
+from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 
 
 class Tried(NamedTuple):
@@ -137,10 +138,10 @@ class Ledger(LedgerFile):
                 )
             if kept not in (None, wanted):
                 raise LedgerError(
-                    f"A budget cannot change. It is epsilon {kept['epsilon']:g} at "
-                    f"delta {kept['delta']:g}, got epsilon {epsilon:g} at delta "
-                    f"{delta:g}. Keep the budget. `dphead ledger show` prints the "
-                    "epsilon that remains."
+                    "A budget cannot change. It is "
+                    f"{declared_at(kept['epsilon'], kept['delta'])}, got "
+                    f"{declared_at(epsilon, delta)}. Keep the budget. `dphead ledger "
+                    "show` prints the epsilon that remains."
                 )
             self.set_once("budget", json.dumps(wanted))
             seals.seal(self)
@@ -464,8 +465,9 @@ class Ledger(LedgerFile):
         if not total <= target * (1 + 1e-9) or before >= target:
             raise _ExceededError(
                 "The fit would exceed the budget: the total would be epsilon "
-                f"{total:.6g}, and the limit is {target:g} at delta {delta:g}. Use a "
-                "smaller epsilon. `dphead ledger show` prints the epsilon that remains."
+                f"{rounded_up(total, 6)}, and the limit is {as_declared(target)} at "
+                f"delta {as_declared(delta)}. Use a smaller epsilon. `dphead ledger "
+                "show` prints the epsilon that remains."
             )
 
     def fits(self) -> list[dict[str, Any]]:

@@ -20,11 +20,11 @@ from dphead.analysis.card.model_card import model_card
 from dphead.analysis.card.page import page
 from dphead.analysis.card.risk import limits_of
 from dphead.analysis.records import read_run
-from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import alternative
 from dphead.fit.options import FitOptions
 from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon
+from dphead.privacy.rounding import percent_up, rounded_up
 
 
 class Text(HTMLParser):
@@ -58,7 +58,7 @@ def test_a_fit_writes_the_page_of_its_report(folder):
         limit = f"{percent_up(one.hits[1])} if {alternative(one.replaced, 'row')}"
         assert limit in said
     assert "any feasible computation" in said
-    mu = f"{mu_from_epsilon(1, 1e-4):.4g}"
+    mu = rounded_up(mu_from_epsilon(1, 1e-4))
     assert f"ε 1 δ 0.0001 μ {mu} protects one row relation zero_out" in said
     assert "1 (this head)" in said
     assert "ε = 1 of 5 at δ = 0.0001, by 1 fit." in said

@@ -7,7 +7,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dphead.analysis.card.risk import CURVE_RATES, limits_of
-from dphead.analysis.rounding import percent_up
 from dphead.analysis.tradeoff import REPORTED_RATES
 from dphead.privacy.accounting import epsilon_from_mu
 
@@ -94,11 +93,3 @@ def test_a_replaced_row_in_a_poisson_batch_is_limited_by_its_own_pair():
 def test_there_are_no_limits_without_noise():
     with pytest.raises(ValueError, match="finite epsilon"):
         limits_of(report((0.0, 1.0, 1), epsilon=float("inf")))
-
-
-def test_rounding_never_goes_below_a_limit():
-    rng = np.random.default_rng(0)
-    for share in 10 ** rng.uniform(-6, 0, 2000):
-        shown = float(percent_up(float(share)).removesuffix(" %"))
-        assert shown >= 100 * share * (1 - 1e-9)
-        assert shown <= 100 * share * 1.011

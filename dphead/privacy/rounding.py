@@ -1,0 +1,54 @@
+"""Write numbers of a guarantee as text, rounded in the safe direction.
+
+Commands import this module early, so import nothing heavy here.
+"""
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Return a number with `digits` significant digits, never below the number.
+
+    For what was spent, and for upper bounds.
+    """
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 4) -> str:
+    """Return a number with `digits` significant digits, never above the number.
+
+    For what remains, and for lower bounds.
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def percent_up(share: float) -> str:
+    """Return an upper bound on a share in percent, with three digits."""
+    return f"{_rounded(share, 3, ROUND_CEILING, 2)} %"
+
+
+def as_declared(value: float) -> str:
+    """Return a declared number with all its digits."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
+
+
+def spent_at(epsilon: float, delta: float) -> str:
+    """Return words for a spent epsilon, rounded up, and its declared delta."""
+    return f"epsilon {rounded_up(epsilon)} at delta {as_declared(delta)}"
+
+
+def declared_at(epsilon: float, delta: float) -> str:
+    """Return words for a declared epsilon and delta."""
+    return f"epsilon {as_declared(epsilon)} at delta {as_declared(delta)}"
+
+
+def _rounded(value: float, digits: int, rounding: str, power: int = 0) -> str:
+    """Return the number times 10**power, rounded."""
+    if not math.isfinite(value):
+        return f"{value:g}"
+    # the shortest digits of a float: 0.1 is not a little more than 0.1
+    exact = Decimal(repr(float(value))).scaleb(power)
+    rounded = Context(prec=digits, rounding=rounding).plus(exact)
+    return f"{float(rounded):.{digits}g}"
