@@ -3,12 +3,15 @@
 This module installs signal handlers before other imports, which take seconds.
 """
 
+import codecs
 import io
 import os
 import signal
 import sys
 import traceback
 from typing import Any
+
+from dphead_extract.safe_text import printable
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # seconds until a signal is raised again if a library dropped its exception; chosen,
@@ -39,6 +42,23 @@ class Output(io.FileIO):
         except OSError as error:
             self.failed = self.failed or error
         return len(data)
+
+
+class Screen(io.TextIOWrapper):
+    """Write text with escapes for the codes that a terminal would obey (`printable`).
+
+    Names of files and classes, and messages of servers, may hold such codes.
+    """
+
+    def write(self, text: str, /) -> int:
+        """Write the printable text."""
+        # downloads show progress by writes that begin with a carriage return
+        start = "\r" if text.startswith("\r") else ""
+        return super().write(start + printable(text.removeprefix("\r")))
+
+    def draw(self, text: str) -> int:
+        """Write the text of a progress bar, with its codes."""
+        return super().write(text)
 
 
 def main() -> None:
@@ -128,7 +148,9 @@ def _tolerant_streams() -> Output:
         old: Any = getattr(sys, name)
         files.append(Output(number, "w", closefd=False))
         encoding = "utf-8" if old is None else old.encoding
-        stream = io.TextIOWrapper(
+        if codecs.lookup(encoding).name == "ascii":
+            encoding = "utf-8"  # else click writes UTF-8, past this stream
+        stream = Screen(
             io.BufferedWriter(files[-1]),
             encoding,
             "surrogateescape" if encoding == "utf-8" else "backslashreplace",

@@ -158,3 +158,32 @@ def test_what_the_terminal_cannot_write_is_escaped():
     env = os.environ | {"PYTHONIOENCODING": "latin-1"}
     done = ended(command=(sys.executable, "-c", script), env=env)
     assert (done.returncode, done.stdout) == (0, "\\u03b5\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_no_code_of_a_terminal_comes_through_from_a_name(encoding):
+    """Whoever names a file or a class must not write to the reader's terminal."""
+    script = (
+        "import click, dphead.cli as cli, sys, warnings\n"
+        "name = 'a\\x1b[31m\\x9b1m\\u202e\\r\\udc9b\\x07'\n"
+        "def shown():\n"
+        "    click.echo(name, color=True)\n"
+        "    click.echo(name, err=True, color=True)\n"
+        "    print(name, file=sys.stderr)\n"
+        "    warnings.warn(name)\n"
+        "    from dphead.cli.text import table\n"
+        "    click.echo(table([name], [[name]]), color=True)\n"
+        "    print('\\r50 %', end='', file=sys.stderr)\n"
+        "    raise ValueError(name)\n"
+        "cli.main = shown\n"
+        "from dphead.__main__ import main\nmain()"
+    )
+    env = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        (sys.executable, "-c", script), capture_output=True, env=env, check=False
+    )
+    said = done.stdout + done.stderr
+    assert said.count(b"a\\x1b[31m\\x9b1m\\u202e\\x0d\\x9b\\x07") == 7
+    assert said.count(b"\r") == 1  # of the download's progress
+    assert not set(said.replace(b"\r", b"")) & {*range(9), *range(11, 32), 127}
+    assert "\u202e" not in said.decode() and "\x9b" not in said.decode()

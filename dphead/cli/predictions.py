@@ -3,14 +3,13 @@
 The table has rows, names and the k most likely classes.
 """
 
-import csv
-import io
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dphead_extract.safe_text import write_csv
 
 from dphead.analysis.metrics import classified
 from dphead.privacy.atomic_write import write_atomically, write_text
@@ -87,12 +86,9 @@ def write_predictions(
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
-    stream = io.StringIO(newline="")
     columns = list(rows[0]) if rows else ["row", "class", "probability"]
-    writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()}
-        )
-    return stream.getvalue()
+    cells = (
+        [f"{v:.4f}" if isinstance(v, float) else v for v in row.values()]
+        for row in rows
+    )
+    return write_csv([columns, *cells])

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+from dphead_extract.safe_text import printable
 
 LINE_EVERY = 15.0  # least seconds between lines where there is no terminal; chosen
 # variables that torchrun, SLURM and Open MPI set to a process's number
@@ -36,7 +37,8 @@ class Progress:
         if self._bar is not None:
             (task,) = self._bar.tasks
             task.total = total  # `update` takes None for no change
-            self._bar.update(task.id, description=self._label, completed=done)
+            shown = printable(self._label)
+            self._bar.update(task.id, description=shown, completed=done)
         elif self._visible and now - self._told >= LINE_EVERY:
             self._told = now
             counted = "" if total is None else f" {done} of {total}"
@@ -59,6 +61,17 @@ class Progress:
         """Print text to standard output, above the bar if one is shown."""
         with self.paused():
             click.echo(text)
+
+
+class _Drawing:
+    """Pass a bar's codes to a terminal that shows those of all other text escaped."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.write = getattr(stream, "draw", stream.write)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def is_first() -> bool:
@@ -91,7 +104,7 @@ def shown(label: str, first: bool = True) -> Iterator[Progress]:
         rich.TimeElapsedColumn(),
         rich.TimeRemainingColumn(),
     )
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=_Drawing(sys.stderr), highlight=False)  # type: ignore[arg-type]
     with rich.Progress(*columns, console=console, transient=True) as bar:
         bar.add_task(label, total=None)
         yield Progress(label, visible, bar)

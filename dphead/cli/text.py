@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
+from dphead_extract.safe_text import printable
 
 from dphead.cli import COMMANDS
+from dphead.privacy.rounding import rounded_up
 
 _WIDTH = 80  # columns, as of a terminal
 INDENT = 11  # columns of a label: the longest one and two spaces
@@ -82,10 +84,11 @@ def table(
     )
     for name in columns:
         side = "right" if name.startswith(">") else "left"
-        made.add_column(name.removeprefix(">"), justify=side)
+        made.add_column(printable(name.removeprefix(">")), justify=side)
     for row in rows:
-        made.add_row(*row)
-    console = Console(highlight=False, markup=False)
+        made.add_row(*(printable(c) if isinstance(c, str) else c for c in row))
+    # no color: the codes would be escaped like those of a name
+    console = Console(highlight=False, markup=False, emoji=False, color_system=None)
     with console.capture() as captured:
         console.print(made)
     return captured.get().rstrip("\n")
@@ -100,7 +103,7 @@ def releases_table(rows: list[dict[str, Any]], title: str) -> str:
             f"{r['clip_norm']:g}",
             f"{r['noise_multiplier']:.5g}",
             f"{r['sampling_prob'] / r.get('epoch_steps', 1):.4g}",
-            "" if r["mu"] is None else f"{r['mu']:.4g}",
+            "" if r["mu"] is None else rounded_up(r["mu"]),
         )
         for r in rows
     ]

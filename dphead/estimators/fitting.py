@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import numpy as np
+from dphead_extract.safe_text import printable
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -272,7 +273,7 @@ class PrivateEstimator(BaseEstimator):
         weaker["ledgers"] = " ".join(uncounted(one.fact()) for one in others)
         for subject, text in weaker.items():
             if text and is_news(self, subject):
-                warnings.warn(text, PrivacyWarning, stacklevel=3)
+                warnings.warn(printable(text), PrivacyWarning, stacklevel=3)
         weaker.pop("seed", None)  # `privacy_of` adds this note
         charged = reserve(
             plan,

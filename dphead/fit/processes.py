@@ -214,8 +214,9 @@ def die(code: int, text: str) -> None:
     A regular shutdown of jax would wait for lost processes.
     """
     # A progress bar may have hidden the cursor.
-    shown = "\x1b[?25h" if sys.stderr.isatty() else ""
-    print(f"{shown}\nError: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        os.write(2, b"\x1b[?25h")
+    print(f"\nError: {' '.join(text.split())}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(code)
 

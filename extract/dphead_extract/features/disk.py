@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import stat
 import tempfile
@@ -11,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dphead_extract.errors import ExtractError
+from dphead_extract.safe_text import read_csv, write_csv
 
 
 def sync_path(path: Path) -> None:
@@ -89,11 +88,9 @@ def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
 
     `first` is the number of the first row.
     """
-    path, text = _names_path(output), io.StringIO(newline="")
-    table = csv.writer(text)
-    table.writerow(["row", "name"])
-    table.writerows(enumerate(names, first))
-    write_private(path, text.getvalue().encode("utf-8", "surrogateescape"))
+    path = _names_path(output)
+    text = write_csv([("row", "name"), *enumerate(names, first)])
+    write_private(path, text.encode("utf-8", "surrogateescape"))
     return path
 
 
@@ -106,5 +103,5 @@ def read_names(features: Path, n_rows: int) -> list[str] | None:
     if not path.is_file():
         return None
     with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
-        names = [row[1] for row in csv.reader(file) if len(row) == 2][1:]
+        names = [row[1] for row in read_csv(file) if len(row) == 2][1:]
     return names if len(names) == n_rows else None

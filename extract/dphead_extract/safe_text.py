@@ -1,0 +1,61 @@
+"""Write names that others chose, so that no terminal and no spreadsheet obeys them.
+
+A name of a file or class, or a server's message, may hold codes of a terminal, or a
+spreadsheet's formula.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+# control characters except line feed and tab; bytes of the second kind in names that
+# are not UTF-8; marks that reverse the order of the text on the screen
+_CODES = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f"
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
+# what a spreadsheet takes for a formula, at the start of a cell or after a separator
+_FORMULA = r"(?=['\s]*[=+\-@\uff1d\uff0b\uff0d\uff20])"
+_BARE = re.compile(f"(^|[;\t\r\n]){_FORMULA}")
+_QUOTED = re.compile(f"(^|[;\t\r\n])'{_FORMULA}")
+
+
+def printable(text: str) -> str:
+    """Return a text with an escape for each code that a terminal would obey."""
+    return _CODES.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    code -= 0xDC00 if code >= 0xDC80 else 0  # a surrogate stands for a byte
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def write_csv(rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows of cells as CSV that a spreadsheet may open.
+
+    A text gets an apostrophe before each `=`, `+`, `-` or `@` that would begin a
+    formula. Numbers stay numbers.
+    """
+    stream = io.StringIO(newline="")
+    table = csv.writer(stream)  # its own line end is needed to quote a \r
+    lines = []
+    for row in rows:
+        table.writerow([_BARE.sub(r"\1'", c) if _is_text(c) else c for c in row])
+        lines.append(stream.getvalue().removesuffix("\r\n"))
+        stream.seek(0)
+        stream.truncate()
+    return "".join(f"{line}\n" for line in lines)
+
+
+def read_csv(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the rows of cells that `write_csv` wrote."""
+    for row in csv.reader(lines):
+        yield [_QUOTED.sub(r"\1", cell) for cell in row]
+
+
+def _is_text(cell: Any) -> bool:
+    return isinstance(cell, str) and not _NUMBER.fullmatch(cell)
