@@ -15,6 +15,7 @@ from dphead.analysis.tan import MIN_SIGMA, Prediction, predict_with_interval
 from dphead.finetune.choose import Schedule, schedule
 from dphead.finetune.settings import Settings
 from dphead.planning.plan import Target, check_budget
+from dphead.privacy.rounding import as_declared
 
 
 def plans(
@@ -72,9 +73,9 @@ def plans(
     found = [one for one in found if one.batch_size < n_rows]
     if not found:
         raise ValueError(
-            f"--epsilon {epsilon:g} cannot be spent at sigma {noise_multiplier:g} by a "
-            f"batch size below {n_rows}, got steps {', '.join(map(str, steps))}. Pass "
-            "other --steps, or another --epsilon."
+            f"--epsilon {as_declared(epsilon)} cannot be spent at sigma "
+            f"{noise_multiplier:g} by a batch size below {n_rows}, got steps "
+            f"{', '.join(map(str, steps))}. Pass other --steps, or another --epsilon."
         )
     return found
 
