@@ -370,6 +370,7 @@ def sample_bits(data: bytes) -> int:
     """
     if data.startswith(b"\xff\xd8"):  # a JPEG
         return 8
+    data = _without_texts(data)
     with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
         return _samples(image, data).bits if image.mode[0] == "I" else 8
 

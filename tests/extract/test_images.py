@@ -21,6 +21,7 @@ from dphead_extract.images import (
     UnreadableImage,
     decode_image,
     open_picture,
+    sample_bits,
 )
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.listing import Layout
@@ -59,6 +60,7 @@ def test_long_texts_of_a_png_do_not_make_its_pixels_unreadable(kind):
     with pytest.raises(ValueError, match="MAX_TEXT_CHUNK"):  # of Pillow alone
         Image.open(io.BytesIO(data)).load()
     assert_array_equal(decode_image(data), pictures.GRAY)
+    assert sample_bits(data) == 8
     with pytest.raises(UnreadableImage):  # damaged beside its texts
         decode_image(data[:-40])
 
