@@ -10,9 +10,10 @@ import io
 import json
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -54,6 +55,8 @@ _TURNS = {
     7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
     8: lambda pixels: np.rot90(pixels),
 }
+
+_T = TypeVar("_T")
 
 
 class UnreadableImage(Exception):
@@ -147,12 +150,7 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
         If the file is damaged, or the meaning of its samples is not certain.
     """
     try:
-        try:
-            return _decoded(data, declared)
-        except ValueError:
-            if (plain := _without_texts(data)) == data:
-                raise
-            return _decoded(plain, declared)
+        return _read(data, lambda image, own: _decoded(image, own, declared))
     except UnreadableImage:
         raise
     except UnidentifiedImageError as error:
@@ -163,12 +161,30 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
         raise UnreadableImage(type(error).__name__) from error
 
 
-def _decoded(data: bytes, declared: PixelRange | None) -> np.ndarray:
+def _decoded(
+    image: Image.Image, samples: Samples, declared: PixelRange | None
+) -> np.ndarray:
+    image.load()
+    pixels = _canonical_array(image, declared, samples)
+    return np.ascontiguousarray(_upright(pixels, image))
+
+
+def _read(data: bytes, use: Callable[[Image.Image, Samples], _T]) -> _T:
+    """Return `use` of an image that is not loaded yet, and of its samples.
+
+    If Pillow refuses the texts of a PNG, they are ignored.
+    """
+    try:
+        return _opened(data, use)
+    except ValueError:
+        if (plain := _without_texts(data)) == data:
+            raise
+        return _opened(plain, use)
+
+
+def _opened(data: bytes, use: Callable[[Image.Image, Samples], _T]) -> _T:
     with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-        samples = _samples(image, data)
-        image.load()
-        pixels = _canonical_array(image, declared, samples)
-        return np.ascontiguousarray(_upright(pixels, image))
+        return use(image, _samples(image, data))
 
 
 def _without_texts(data: bytes) -> bytes:
@@ -190,12 +206,14 @@ def stored_samples(data: bytes) -> np.ndarray | None:
 
     Return None if its samples are unsigned 8-bit integers or colors.
     """
-    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-        samples = _samples(image, data)
+
+    def deep(image: Image.Image, samples: Samples) -> np.ndarray | None:
         if not _is_deep(image, samples):
             return None
         image.load()
         return np.ascontiguousarray(_upright(_values(image, samples), image))
+
+    return _read(data, deep)
 
 
 def _upright(pixels: np.ndarray, image: Image.Image) -> np.ndarray:
@@ -370,9 +388,7 @@ def sample_bits(data: bytes) -> int:
     """
     if data.startswith(b"\xff\xd8"):  # a JPEG
         return 8
-    data = _without_texts(data)
-    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-        return _samples(image, data).bits if image.mode[0] == "I" else 8
+    return _read(data, lambda image, own: own.bits if image.mode[0] == "I" else 8)
 
 
 def with_channels(pixels: np.ndarray, channels: int) -> Image.Image:

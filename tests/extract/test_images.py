@@ -22,6 +22,7 @@ from dphead_extract.images import (
     decode_image,
     open_picture,
     sample_bits,
+    stored_samples,
 )
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.listing import Layout
@@ -61,6 +62,7 @@ def test_long_texts_of_a_png_do_not_make_its_pixels_unreadable(kind):
         Image.open(io.BytesIO(data)).load()
     assert_array_equal(decode_image(data), pictures.GRAY)
     assert sample_bits(data) == 8
+    assert stored_samples(data) is None
     with pytest.raises(UnreadableImage):  # damaged beside its texts
         decode_image(data[:-40])
 
