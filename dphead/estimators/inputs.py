@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dphead_extract.items import is_encodable
 from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
@@ -321,12 +322,19 @@ def class_list(classes: Any) -> list[Any]:
     try:
         if isinstance(classes, str | bytes | dict) or len(classes) > _MOST_CLASSES:
             raise TypeError
-        return list(classes)
+        given = list(classes)
     except (TypeError, OverflowError):
         raise ValueError(
             f"`classes` must be a list of at most {_MOST_CLASSES} numbers or strings, "
             f"got {typed(classes)}. Pass the public classes, as in `classes=[0, 1]`."
         ) from None
+    for one in given:
+        if isinstance(one, str) and not is_encodable(one):
+            raise ValueError(
+                f"`classes` has the name {one!a}, which UTF-8 cannot encode, so no "
+                "file could hold it. Rename the class."
+            )
+    return given
 
 
 def _numbers(x: Any) -> Any:

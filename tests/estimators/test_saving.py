@@ -14,6 +14,7 @@ from dphead import (
 )
 from dphead.analysis.records import read_run
 from dphead.export.sklearn_head import load_head
+from dphead.privacy.ledger import Ledger
 
 X, Y = toy(120)
 CLASSES = [0, 1, 2]
@@ -33,6 +34,16 @@ def run(model, tmp_path_factory):
     out = tmp_path_factory.mktemp("saved") / "run"
     model.save(out)
     return out
+
+
+def test_a_class_that_no_file_can_hold_is_refused_before_the_charge():
+    """The fit would be charged, and `save` would fail."""
+    ledger = Ledger()
+    names = np.array(["a", "b\ud800", "c"])
+    model = DPAutoClassifier(classes=names, ledger=ledger, delta=1e-3)
+    with pytest.raises(ValueError, match="which UTF-8 cannot encode"):
+        model.fit(X, names[Y])
+    assert ledger.count_fits() == 0
 
 
 def test_a_loaded_classifier_predicts_as_the_one_that_was_saved(model, run):

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,22 @@ def test_texts_with_a_nul_name_different_groups(tmp_path):
     with open_features(tmp_path / "e.h5") as file:
         _, counts = np.unique(file.group, return_counts=True)
     assert counts.tolist() == [2, 2, 2, 2]
+
+
+def test_text_that_utf_8_cannot_encode_is_refused_with_advice_that_works(tmp_path):
+    """`values.astype(str)` would change nothing."""
+    rows, group = np.ones((4, 2), np.float32), np.array(["a", "a", "b", "b\ud800"])
+    np.savez(tmp_path / "e.npz", features=rows, group=group)
+    options = ImportOptions(tmp_path / "e.npz", tmp_path / "e.h5")
+    with pytest.raises(ExtractError, match="'group' holds text that UTF-8") as refused:
+        import_features(options)
+    advice = re.search("`(np.+)`", str(refused.value))[1]
+    group = eval(advice, {"np": np, "values": group})
+    np.savez(tmp_path / "e.npz", features=rows, group=group)
+    import_features(options)
+    with open_features(tmp_path / "e.h5") as file:
+        _, counts = np.unique(file.group, return_counts=True)
+    assert sorted(counts.tolist()) == [1, 1, 2]
 
 
 def test_arrays_that_hold_no_texts_or_numbers_are_refused(tmp_path):

@@ -194,19 +194,21 @@ def _read_config(file: h5py.File) -> dict[str, Any]:
 
 def has_known_types(config: dict[str, Any]) -> bool:
     """Return whether each fact of a file has the type that readers expect."""
-    lists = [config["class_names"] or [], config["split_names"]]
+    classes, shard = config["class_names"], config.get("shard", {})
+    lists = [[] if classes is None else classes, config["split_names"]]
     options = config["backbone_kwargs"]
     parts = [config]
     if isinstance(options, dict):
         parts += options.get("parts", [])
     nested = [part[key] for part in parts for key in ("transform", "normalization")]
-    nested += [options, config.get("holdout", {}), config.get("shard", {})]
+    nested += [options, config.get("holdout", {}), shard]
     texts = [name for names in lists for name in names]
     texts += [part[key] for part in parts for key in ("backbone", "weights_sha256")]
     return (
         all(isinstance(names, list) for names in lists)
         and all(map(is_encodable, texts))
         and all(isinstance(fact, dict) for fact in nested)
+        and all(isinstance(number, int) for number in shard.values())
         and isinstance(config["block_rows"], int)
         and isinstance(config.get("limit"), int | None)
     )

@@ -114,7 +114,13 @@ def _column(name: str, values: np.ndarray) -> pa.Array:
             )
             return pa.array(held, pa.binary()).view(pa.string())
         return pa.array(_native(values))
-    except (pa.ArrowException, UnicodeEncodeError) as error:
+    except UnicodeEncodeError as error:
+        raise ExtractError(
+            f"The array {name!r} holds text that UTF-8 cannot encode (half of a "
+            "surrogate pair). Convert the array by `np.char.encode(values, 'utf-8', "
+            "'backslashreplace')`."
+        ) from error
+    except pa.ArrowException as error:
         raise ExtractError(
             f"The array {name!r} must hold text or numbers, got {values.dtype}. "
             "Convert the array by `values.astype(str)`."

@@ -236,7 +236,10 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
                 {"block_rows": "8"},
                 {"normalization": "x"},
                 {"split_names": [["train"]]},
+                {"class_names": {}},
                 {"holdout": 3},
+                {"shard": "x"},
+                {"shard": {"index": "x", "count": 2, "n_rows": 50}},
                 {"transform": None},
                 {"backbone_kwargs": {"parts": "x"}},
             )
