@@ -25,6 +25,7 @@ NOTEBOOK_LINK = re.compile(r'href="([^":]+\.(?:md|ipynb))"')
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)]*)?\)")
 MODULES = {  # public functions and classes besides the estimators, by purpose
     "Fit from files to files": ("dphead.fit.run.fit_files", "dphead.fit.options"),
+    "Cross-validate": ("dphead.estimators.cross_validation",),
     "Forecast accuracy": ("dphead.fit.forecast",),
     "Add a method": ("dphead.solvers.base", "dphead.solvers.head"),
     "Compute epsilon and noise": (

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         DPSGDClassifier,
         PrivacyWarning,
         PrivateNotice,
+        cross_validate,
     )
     from dphead.finetune import DPFinetuneClassifier as DPFinetuneClassifier
 
@@ -46,6 +47,7 @@ __all__ = [
     "PrivateNotice",
     "__version__",
     "audit_mechanism",
+    "cross_validate",
 ]
 
 # needs PyTorch, so `from dphead import *` excludes it

@@ -14,6 +14,7 @@ from dphead.estimators.classifiers import (
     DPPrototypeClassifier,
     DPSGDClassifier,
 )
+from dphead.estimators.cross_validation import CrossValidation, cross_validate
 from dphead.estimators.fitting import PrivacyWarning, PrivateNotice
 from dphead.estimators.guarantee import Privacy
 from dphead.estimators.multilabel import DPMultiLabelClassifier
@@ -22,6 +23,7 @@ from dphead.estimators.regression import DPRegressor
 
 __all__ = [
     "DPPCA",
+    "CrossValidation",
     "DPAdamClassifier",
     "DPAutoClassifier",
     "DPClassifier",
@@ -36,4 +38,5 @@ __all__ = [
     "Privacy",
     "PrivacyWarning",
     "PrivateNotice",
+    "cross_validate",
 ]

@@ -275,7 +275,8 @@ class PrivateEstimator(BaseEstimator):
             if text and is_news(self, subject):
                 warnings.warn(printable(text), PrivacyWarning, stacklevel=3)
         weaker.pop("seed", None)  # `privacy_of` adds this note
-        charged = reserve(
+        # the folds of a cross-validation share one charge
+        charged = vars(self).pop("_reserve", reserve)(
             plan,
             ledger,
             feature_space=data.source.feature_space,

@@ -1,0 +1,170 @@
+"""Fit a private classifier on all folds of a data set, under one charge."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from dphead_extract.features.rows import UNGROUPED
+from sklearn.utils import _safe_indexing
+
+from dphead.data.arrays import declared_dtype, group_ids
+from dphead.estimators.base import DPClassifier
+from dphead.estimators.inputs import as_arrays, declared, is_path, require_target
+from dphead.estimators.labels import label_column, require_same_kind
+from dphead.fit.loop import reserve
+from dphead.planning.plan import FitPlan
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger.charge import Charge
+from dphead.solvers.settings import typed
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """Hold the results of a cross-validation.
+
+    Attributes
+    ----------
+    scores : ndarray of shape (folds,)
+        Accuracy of each fold's classifier on the rows that its fit left out. These
+        numbers are exact and private: do not publish them. NaN for a fold without rows.
+    estimators : list of DPClassifier
+        The fitted classifiers. The guarantee `privacy_` of each covers its own fit.
+    epsilon, delta : float
+        What the ledger was charged for all folds.
+    """
+
+    scores: np.ndarray
+    estimators: list[DPClassifier]
+    epsilon: float
+    delta: float
+
+
+def cross_validate(
+    estimator: DPClassifier, X: Any, y: Any, groups: Any = None, folds: int = 5
+) -> CrossValidation:
+    """Fit a classifier once for each fold, and charge all fits or none.
+
+    scikit-learn's `cross_val_score` charges one fold after another, so a budget can end
+    between two folds, after which nothing is returned. Its folds also depend on other
+    rows, or on their labels.
+
+    Each fit leaves out the rows of one fold, which then add zero to every sum. The
+    number of rows stays the same. Without groups, a fixed shuffle of the positions
+    decides the fold of a row. With groups, a digest of the row's group decides it, and
+    a row without a group is never left out.
+
+    Parameters
+    ----------
+    estimator : DPClassifier
+        The classifier, with its parameters. It is not fitted.
+    X : array-like of shape (n_rows, n_features)
+        The rows.
+    y : array-like of shape (n_rows,)
+        Labels, as for `fit`.
+    groups : array-like of shape (n_rows,), default=None
+        Group of each row, for use with group_cap.
+    folds : int, default=5
+        Number of folds, at least 2.
+
+    Returns
+    -------
+    CrossValidation
+        The scores, the classifiers and the charge.
+
+    Raises
+    ------
+    ValueError
+        If a setting is invalid, or under "add_remove" without groups: without one row,
+        other rows would be in other folds. Nothing is charged then.
+    LedgerError
+        If all folds together would exceed the budget. Nothing is charged then.
+
+    Notes
+    -----
+    The charge counts each row in every fit, although each row is left out of one. A
+    choice of settings by these scores is not covered by epsilon.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dphead import DPAutoClassifier, cross_validate
+    >>> X = np.random.default_rng(0).normal(size=(300, 8))
+    >>> found = cross_validate(
+    ...     DPAutoClassifier(classes=[0, 1], delta=1e-4), X, X[:, 0] > 0, folds=3
+    ... )
+    >>> len(found.scores), found.epsilon < 3
+    (3, True)
+    """
+    X, y, groups = as_arrays(X, y, groups)
+    if is_path(X) or not isinstance(estimator, DPClassifier):
+        raise ValueError(
+            "`cross_validate` needs a classifier of dphead and an array, got "
+            f"{typed(estimator)} and {typed(X)}. Load the rows of a features file "
+            "first."
+        )
+    if type(folds) is not int or folds < 2:
+        raise ValueError(f"`folds` is not a whole number of at least 2: {folds!r}.")
+    if not np.isfinite(estimator.epsilon):
+        raise ValueError(
+            f"`cross_validate` needs a finite epsilon, got {estimator.epsilon}. Use "
+            "`sklearn.model_selection.cross_validate` for fits without privacy."
+        )
+    require_target(y)
+    labels = label_column(y)
+    if estimator.classes is not None:  # None is refused by the first fit
+        require_same_kind(declared_dtype(y), declared(estimator.classes))
+    fold = _folds(estimator, len(labels), groups, folds)
+    ledger = Ledger() if estimator.ledger is None else estimator.ledger
+    charged = _OneCharge(folds)
+    given: dict[str, Any] = estimator.get_params(deep=False)
+    given["ledger"] = ledger
+    scores, fitted = [], []
+    for k in range(folds):
+        left_out = np.flatnonzero(fold == k)
+        rest = labels.astype(object)
+        rest[left_out] = None  # no label: the row adds zero to every sum
+        own = type(estimator)(**given)
+        own._reserve = charged
+        fitted.append(own.fit(X, rest, groups))
+        score = np.nan
+        if len(left_out):
+            score = own.score(_safe_indexing(X, left_out), labels[left_out])
+        scores.append(score)
+    assert charged.plan is not None
+    plan = charged.plan
+    return CrossValidation(np.array(scores), fitted, plan.epsilon, plan.delta)
+
+
+class _OneCharge:
+    """Charge the plan of all folds at the first fold, in one transaction."""
+
+    def __init__(self, folds: int) -> None:
+        self._folds = folds
+        self._charge: Charge | None = None
+        self.plan: FitPlan | None = None
+
+    def __call__(self, plan: FitPlan, ledger: Ledger, **more: Any) -> Charge:
+        # the folds have the same public sizes, so they have the same plan
+        if self._charge is None:
+            whole = replace(plan, specs=plan.specs * self._folds)
+            self.plan = whole = replace(whole, epsilon=whole.epsilon_spent())
+            more["description"] += f", cross-validation of {self._folds} folds"
+            self._charge = reserve(whole, ledger, **more)
+        return self._charge
+
+
+def _folds(estimator: DPClassifier, n_rows: int, groups: Any, folds: int) -> np.ndarray:
+    """Return the fold of each row, or -1 for a row that is never left out.
+
+    The fold depends on the row's position, or on its own group only.
+    """
+    if groups is not None:
+        ids = group_ids(groups, n_rows)
+        return np.where(ids == UNGROUPED, -1, ids % folds)
+    if estimator.relation == "add_remove":
+        raise ValueError(
+            "`cross_validate` needs `groups` for the relation add_remove: without one "
+            "row, other rows would be in other folds. Use zero_out or replace_one."
+        )
+    # a public seed: the shuffle depends on the number of rows only
+    return np.random.default_rng(0).permutation(n_rows) % folds
