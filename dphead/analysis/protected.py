@@ -84,6 +84,30 @@ def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) 
     return f"one group with all its {thing}s, of which at most {counted} count"
 
 
+def about_people(data: dict[str, Any]) -> str | None:
+    """State in which data sets people are recognized. None without groups.
+
+    `data` is a report's entry "data". The text has no period at its end.
+    """
+    if not data.get("grouped"):
+        return None
+    if (people := data.get("people")) is None:
+        return (
+            "People are recognized only within this data set. For a person who is also "
+            "in another data set, the losses of both add up, and no total shows this"
+        )
+    system = people["system"]
+    if people["new"]:
+        return (
+            "For people, this holds given that the declaration is true: nobody in this "
+            f"data set is in another data set of the id system {system}"
+        )
+    return (
+        f"People are recognized by the id system {system}. Its data sets share this "
+        "ledger, except data sets that were declared to hold new people only"
+    )
+
+
 def public_statement(report: dict[str, Any]) -> str:
     """Return the report's statement, with the ledger's name but not its folder.
 

@@ -41,6 +41,13 @@ def budget_lines(
     if limit:
         total = tied(f"epsilon {as_declared(limit['epsilon'])} at {at}")
         yield f"{total} for all fits of the data set"
+        if ledger["is_sum"]:
+            yield (
+                "! ledgers were merged: this budget was not fixed before all fits, so "
+                "it is no guarantee for their sum"
+            )
+        if ledger["total_epsilon"] > limit["epsilon"] * (1 + 1e-9):
+            yield "! the budget is exceeded: no further fit is charged"
     elif ledger["path"] == IN_MEMORY:
         yield "none: a ledger in memory counts only this fit"
     elif n_fits:

@@ -11,8 +11,10 @@ import click
 from dphead.cli import values
 from dphead.cli.command import Sectioned, option_group
 from dphead.cli.features import (
+    declared,
     print_budget,
     print_left_out,
+    print_people,
     print_problems,
     print_written,
 )
@@ -30,6 +32,8 @@ from dphead.cli.options import (
     INTENSITY,
     LAYOUT,
     NEW_DATA_SET,
+    NEW_PEOPLE,
+    PEOPLE,
     SAME_DATA_AS,
     TEST_FRACTION,
     UNLABELED,
@@ -46,6 +50,8 @@ from dphead.cli.text import say, tied
     DATASET_ID,
     SAME_DATA_AS,
     NEW_DATA_SET,
+    PEOPLE,
+    NEW_PEOPLE,
 )
 @option_group(
     "Images and labels",
@@ -261,6 +267,7 @@ def extract(**given: Any) -> None:
         from dphead.fit.ledgers import image_index
 
         given["index"] = image_index()
+        given["people"] = declared(given.get("people"), given["new_people"])
         own = {f.name for f in fields(ExtractOptions)} & set(given)
         options = ExtractOptions(**{name: given[name] for name in own})
         summary = run(options, progress, source)
@@ -272,6 +279,7 @@ def extract(**given: Any) -> None:
     if summary.weights is not None:
         note_weights(*summary.weights)
     say("Data set", summary.dataset_id)
+    print_people(summary)
     if summary.recognized:
         say(
             "Known",

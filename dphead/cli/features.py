@@ -22,6 +22,8 @@ from dphead.cli.options import (
     FEATURE_NAMES,
     FEATURES_FILE,
     IGNORE_LABELS,
+    NEW_PEOPLE,
+    PEOPLE,
     SAME_DATA_AS,
     TEST_FRACTION,
     UNLABELED,
@@ -69,6 +71,8 @@ def features() -> None:
 @BLOCK_ROWS_OPTION
 @DATASET_ID
 @SAME_DATA_AS
+@PEOPLE
+@NEW_PEOPLE
 @click.option(
     "--not-fitted-on-these-rows",
     "attested",
@@ -93,6 +97,7 @@ def _import(source: Path, output: Path, **given: Any) -> None:
     if done.columns:
         say("Features", _shortened(done.columns))
     say("Data set", done.dataset_id)
+    print_people(done)
     if done.class_names is not None:
         print_budget(done.path)
     print_problems(done.problems)
@@ -126,6 +131,7 @@ def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
             allow_unlabeled=given["allow_unlabeled"],
         ),
         Holdout(given["test_fraction"], given["by_group"]),
+        people=declared(given["people"], given["new_people"]),
         **{name: given[name] for name in direct},
     )
 
@@ -207,6 +213,32 @@ def print_written(done: Any, *details: str) -> None:
     say("Wrote", ", ".join((wrote, *details)))
 
 
+def declared(system: str | None, new: bool) -> Any:
+    """Return what `--people` and `--new-people` declare, with the index of people."""
+    from dphead_extract.people import People
+
+    from dphead.fit.ledgers import has_home, people_index
+
+    return People(people_index() if has_home() else None, system, new)
+
+
+def print_people(done: Any) -> None:
+    """Print in which data sets the people of a written file are recognized."""
+    people = done.people
+    if not done.grouped:
+        return
+    if people is None:
+        say(
+            "People",
+            "! recognized only within this data set. If other data sets have the same "
+            "people, name their id system with --people",
+        )
+    elif people["new"]:
+        say("People", f"declared new in the id system {people['system']}: own ledger")
+    else:
+        say("People", f"id system {people['system']}: its data sets share one ledger")
+
+
 def print_budget(features: Path) -> None:
     """Print the next commands: set a budget, if no ledger exists yet, and fit.
 
@@ -214,11 +246,11 @@ def print_budget(features: Path) -> None:
     """
     from dphead_extract.features.format import open_features
 
-    from dphead.fit.ledgers import default_ledger_path
+    from dphead.fit.ledgers import counted_in, default_ledger_path
 
     with open_features(features) as file:
         splits, grouped = file.split_names, file.group is not None
-        begun = default_ledger_path(file.dataset_id).exists()
+        begun = default_ledger_path(counted_in(file.dataset_id)).exists()
     split = " --split train" if len(splits) > 1 else ""
     split += " --test-split test" if splits == ["train", "test"] else ""
     name = shlex.quote(str(features))

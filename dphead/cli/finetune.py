@@ -24,6 +24,8 @@ from dphead.cli.options import (
     INTENSITY,
     LAYOUT,
     NEW_DATA_SET,
+    NEW_PEOPLE,
+    PEOPLE,
     PRINTED,
     RUN_FILES,
     SAME_DATA_AS,
@@ -95,6 +97,8 @@ class WithTraining(WithSettings):
     SAME_DATA_AS,
     DATASET_ID,
     NEW_DATA_SET,
+    PEOPLE,
+    NEW_PEOPLE,
     click.option(
         "--accountant",
         type=values.KeptChoice("dphead.planning.calibration:OF_SAMPLES"),

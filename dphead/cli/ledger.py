@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
+from dphead.cli.options import NEW_PEOPLE
 from dphead.cli.text import TIE, print_json, say, table, tied
 from dphead.privacy.rounding import as_declared, declared_at
 
@@ -54,7 +55,9 @@ def _move(source: Any, url: str) -> None:
     """
     from dphead.fit.ledgers import note_ledger
     from dphead.privacy.ledger import Ledger, server
+    from dphead.privacy.ledger.moving import merge
     from dphead.privacy.ledger.moving import move as move_rows
+    from dphead.privacy.ledger.store import MERGED
 
     if not server.is_url(url):
         raise ValueError(
@@ -65,10 +68,38 @@ def _move(source: Any, url: str) -> None:
     dataset_id = book.meta("dataset_id")
     target = Ledger(url, dataset_id)
     move_rows(book, target)
+    for key in book.facts():
+        if key.startswith(f"{MERGED} "):  # the server tells the team who counts them
+            merge(Ledger(url, key.removeprefix(f"{MERGED} ")), target)
     note_ledger(target.path, dataset_id)
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
     say("Ledger", target.path)
     say("Moved", moved)
+
+
+@ledger.command("people")
+@click.argument("system", metavar="NAME")
+@click.argument("files", nargs=-1, required=True, type=values.PATH)
+@NEW_PEOPLE
+def _people(system: str, files: tuple[Path, ...], new_people: bool) -> None:
+    """Declare that the groups of features FILES have ids of the id system NAME.
+
+    The ledgers of their data sets are merged into the ledger that all data sets of NAME
+    share. It counts the fits of all, and keeps within the budgets of all. With
+    --new-people, a data set keeps its own ledger. Run the same command again to
+    continue an interrupted merge.
+
+    
+    dphead ledger people clinic-records 2024.h5 2025.h5
+    """
+    from dphead.fit.people import declare_people
+
+    for file in files:
+        values.check_there("a features file", file)
+        book, merged = declare_people(file, system, new_people)
+        for place in merged:
+            say("Merged", f"{place}, which takes no more charges")
+        _spent(book, False)
 
 
 @ledger.command("show")
@@ -238,13 +269,13 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     from dphead_extract.features.format import open_features
 
     from dphead.fit.files import is_features_file
-    from dphead.fit.ledgers import default_ledger_path, ledger_path
+    from dphead.fit.ledgers import counted_in, default_ledger_path, ledger_path
     from dphead.privacy.ledger.store import IN_MEMORY
 
     if not is_features_file(which):
         return [Ledger(which, read_only=not write)]
     with open_features(which) as file:
-        dataset_id = file.dataset_id
+        dataset_id = counted_in(file.dataset_id)
     path = default_ledger_path(dataset_id) if own else ledger_path(None, dataset_id)
     if isinstance(path, Path) and not write and not path.exists():
         click.echo("no ledger yet: the data set's own ledger has no charges")

@@ -283,6 +283,19 @@ SAME_DATA_AS = click.option(
     type=values.NamedPath("a features file"),
     help="Features file of the same images. Both files share one ledger.",
 )
+PEOPLE = click.option(
+    "--people",
+    metavar="NAME",
+    help="Public name of the id system of the groups, such as clinic-records. All data "
+    "sets of one id system share one ledger.",
+)
+NEW_PEOPLE = click.option(
+    "--new-people",
+    is_flag=True,
+    help="Declare that nobody is in another data set of the id system (--people). The "
+    "data set then has a ledger of its own. dphead checks the declaration against the "
+    "data sets that it knows.",
+)
 NEW_DATA_SET = click.option(
     "--new-data-set",
     is_flag=True,

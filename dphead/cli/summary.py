@@ -13,6 +13,7 @@ import numpy as np
 
 from dphead.analysis.protected import (
     NETWORK,
+    about_people,
     is_vague,
     kind_of,
     made_of_images,
@@ -79,6 +80,9 @@ def _privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
         yield _guarantee(report)
         yield _attack_limit(report, plan)
         yield f"! {_unprotected(report)}"
+        people = report["data"]["people"]
+        if (text := about_people(report["data"])) is not None:
+            yield text if people and not people["new"] else f"! {text}"
     for warning in report["warnings"]:
         yield f"! {warning}"
     if report["tuning"] == "NOT ACCOUNTED":
@@ -126,7 +130,7 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
     whose = "in this ledger" if ledger["elsewhere"] else "together"
     what = f"all {n_fits} fits {whose}, none chosen by the results of another,"
     total = (ledger["total_epsilon"], ledger["delta"])
-    if limit := ledger["budget"]:
+    if (limit := ledger["budget"]) and not ledger["is_sum"]:
         budget = as_declared(limit["epsilon"])
         what = f"all fits {whose} that the budget of epsilon {budget} takes"
         total = (limit["epsilon"], limit["delta"])

@@ -20,6 +20,7 @@ from dphead_extract.safe_text import printable
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dphead.analysis.protected import about_people
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
 from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
@@ -284,6 +285,8 @@ class PrivateEstimator(BaseEstimator):
             description=description,
         )
         run = Run(charged=charged, noise=noise, summer=summer)
+        people = about_people(vars(data.source)) or ""
+        people += "." if people else ""
         result = fit_head(plan, data.rows(), run)
         self.privacy_: Privacy = privacy_of(
             plan,
@@ -291,7 +294,7 @@ class PrivateEstimator(BaseEstimator):
             seeded=not noise.private,
             counted=counted,
             classes_seen=data.classes_seen,
-            warning=" ".join(filter(None, [large, *notes, *weaker.values()])),
+            warning=" ".join(filter(None, [large, *notes, *weaker.values(), people])),
         )
         self._ledger: str | Ledger = ledger
         _tell_holder(data.notice())

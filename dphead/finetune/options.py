@@ -51,6 +51,10 @@ class FinetuneOptions(RunOptions):
         Id of the images' data set.
     new_data_set : bool, default False
         Whether to start a new data set, although another one has some of these images.
+    people : str, optional
+        Public name of the id system of the groups.
+    new_people : bool, default False
+        Whether nobody is in another data set of the id system.
     device : str, default "cpu"
         Device of the network.
     bf16 : bool, default False
@@ -80,6 +84,8 @@ class FinetuneOptions(RunOptions):
     same_data_as: Path | None = None
     dataset_id: str | None = None
     new_data_set: bool = False
+    people: str | None = None
+    new_people: bool = False
     device: str = "cpu"
     bf16: bool = False
     checkpoint: int = 20

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 from dphead_extract.features.format import open_features
+from dphead_extract.identity import check_images
 from dphead_extract.images import PixelRange
-from dphead_extract.index import ImageIndex
+from dphead_extract.index import ImageIndex, recognized
+from dphead_extract.people import People
 from dphead_extract.sources.opening import open_source
 
 from dphead.data.features import load_features
@@ -21,7 +23,14 @@ from dphead.finetune.options import FinetuneOptions, Scale
 from dphead.finetune.rows import ImageRows
 from dphead.fit import files
 from dphead.fit.files import SourceFacts
-from dphead.fit.ledgers import IN_MEMORY, data_set_of, has_home, image_index
+from dphead.fit.ledgers import (
+    IN_MEMORY,
+    counted_in,
+    data_set_of,
+    has_home,
+    image_index,
+    people_index,
+)
 from dphead.privacy.contract import Rows
 from dphead.solvers.settings import typed
 from dphead.sums.hosts import Hosts, bounds
@@ -49,6 +58,8 @@ class Data:
         Public facts of the source, for the report.
     digests : ndarray or None
         Digests of images, for the index of known images.
+    groups : ndarray or None
+        Group ids of images, for the index of people.
     holdout : dict
         How --test-fraction split the features file; {} without --test-fraction.
     facts : dict
@@ -63,6 +74,7 @@ class Data:
     split: str
     source: SourceFacts
     digests: np.ndarray | None = None
+    groups: np.ndarray | None = None
     holdout: dict[str, Any] = field(default_factory=dict)
     facts: Mapping[str, str | list[str]] = field(default_factory=dict)
 
@@ -97,6 +109,11 @@ def _load_maps(
         raise ValueError(
             "--bits and --intensity apply to images only, got the features file "
             f"{path}. Drop --bits and --intensity."
+        )
+    if options.people is not None:
+        raise ValueError(
+            f"--people applies to images only, got the features file {path}. Drop "
+            f"--people, or type dphead ledger people {options.people} {path}."
         )
     rows, file = load_features(path, split, memory=0)
     start, stop = (0, rows.n_rows) if hosts is None else hosts.part(rows.n_rows)
@@ -162,6 +179,7 @@ def _load_images(
             grouped=source.group is not None,
         ),
         digests=digests,
+        groups=source.group,
         facts={} if hosts is None else _image_facts(images.x, y, hosts),
     )
 
@@ -246,20 +264,33 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     """
     if data.digests is None:
         return data
-    named = _named(options)
-    uncounted = options.ledger is None and np.isinf(options.epsilon)
-    if options.ledger == IN_MEMORY or (named is None and uncounted):
-        # the budget of a known data set, if any, covers every fit
-        known = index.overlaps(data.digests) if index is not None else []
-        named = named or next((o.dataset_id for o in known if o.notable), None)
-        return replace(data, source=replace(data.source, dataset_id=named))
-    if named is None and options.new_data_set:
-        named = uuid.uuid4().hex
-    if index is not None and named is None:
-        named, _ = index.claim(data.digests)
-    elif index is not None and named is not None:
-        index.add(named, data.digests)
-    return replace(data, source=replace(data.source, dataset_id=named))
+    system, new = options.people, options.new_people
+    people = People(people_index() if has_home() else None, system, new)
+    people = people.of_same(options.same_data_as)
+    named = people.data_set(_named(options))
+    known = index.overlaps(data.digests) if index is not None else []
+    with people.held():
+        uncounted = options.ledger is None and np.isinf(options.epsilon)
+        if options.ledger == IN_MEMORY or (named is None and uncounted):
+            # the budget of a known data set, if any, covers every fit
+            named = named or next((o.dataset_id for o in known if o.notable), None)
+            people = People()
+        else:
+            if people.shared_id is not None:
+                check_images(known, people)
+            new_set = named is None and options.new_data_set
+            claims = index is not None and named is None and not new_set
+            people.check(recognized(known) if claims else named, data.groups)
+            if claims and index is not None:
+                named, _ = index.claim(data.digests)
+            named = uuid.uuid4().hex if new_set else named
+            if named is not None:
+                people.keep(named, "", data.groups)
+                if index is not None and not claims:
+                    index.add(named, data.digests)
+    counted = None if named is None else counted_in(named)
+    facts = {"dataset_id": counted, "people": people.record}
+    return replace(data, source=replace(data.source, **facts))
 
 
 def _named(options: FinetuneOptions) -> str | None:

@@ -29,6 +29,7 @@ from dphead.data.features import (
 )
 from dphead.fit.head_file import open_head
 from dphead.fit.known_weights import known_weights
+from dphead.fit.ledgers import counted_in, declared_people
 from dphead.solvers.head import LinearHead
 
 # what an `extraction` records of how rows were made
@@ -125,6 +126,8 @@ class SourceFacts:
         Settings of the feature extraction, as `dphead predict` needs them.
     grouped : bool
         Whether the source has a group column.
+    people : dict or None
+        The declared id system of the groups (`declared_people`), or None.
     """
 
     n_features: int
@@ -134,18 +137,24 @@ class SourceFacts:
     classes_declared: str
     extraction: dict[str, Any]
     grouped: bool
+    people: dict[str, Any] | None = None
 
 
 def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
-    """Return the public facts of a features file, with its public classes."""
+    """Return the public facts of a features file, with its public classes.
+
+    Its data set is the one whose ledger counts it. Raises LedgerError as
+    `declared_people`.
+    """
     return SourceFacts(
         n_features=file.n_features,
         class_names=classes,
-        dataset_id=file.dataset_id,
+        dataset_id=counted_in(file.dataset_id),
         feature_space=file.feature_space,
         classes_declared=file.classes_declared or _DECLARED_IN_FIT,
         extraction=extraction_of(file),
         grouped=file.group is not None,
+        people=declared_people(file),
     )
 
 

@@ -19,7 +19,7 @@ from dphead.analysis.tradeoff import PLACES, comparisons, detection_limits
 from dphead.data.arrays import ArrayRows
 from dphead.data.features import load_features, split_slots
 from dphead.fit.files import extraction_of
-from dphead.fit.ledgers import Elsewhere, charged_elsewhere
+from dphead.fit.ledgers import Elsewhere, charged_elsewhere, counted_in
 from dphead.fit.loop import Run, fit_head
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning import presets
@@ -283,7 +283,7 @@ def open_look_alike(
         group = None if file.group is None else file.group[split_slots(file, split)]
         thing = name_unit(extraction_of(file))
         found = LookAlike(rows.features(), y, n_classes, group, are_public, thing)
-        return found, charged_elsewhere(file.dataset_id)
+        return found, charged_elsewhere(counted_in(file.dataset_id))
 
 
 def forecast(

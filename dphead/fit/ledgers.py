@@ -10,19 +10,24 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from dphead_extract.features.format import FeaturesFile
 from dphead_extract.index import ImageIndex, Overlap
+from dphead_extract.people import People
 
 from dphead.analysis.ledger_place import ledger_home, named
-from dphead.fit.team_images import TeamImages
+from dphead.fit.team_images import TeamImages, TeamPeople
 from dphead.privacy.atomic_write import ForeignFile, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.moving import holds_all
 from dphead.privacy.ledger.server import held, is_on_server, team_url
-from dphead.privacy.ledger.store import IN_MEMORY, MOVED, HeldLedger
+from dphead.privacy.ledger.store import IN_MEMORY, MERGED, MOVED, HeldLedger
 from dphead.privacy.rounding import as_declared
+
+PEOPLE = "people"  # the fact of a ledger with the declared id system, as JSON
 
 
 def default_ledger_path(dataset_id: str) -> Path:
@@ -55,6 +60,67 @@ def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
     if path is None or path == IN_MEMORY:
         return IN_MEMORY
     return str(path) if is_on_server(path) else Path(path).absolute()
+
+
+def counted_in(dataset_id: str) -> str:
+    """Return the data set whose ledger counts a data set: itself, unless it was merged.
+
+    `dphead ledger people` merges ledgers of one id system. The ledger of the data set,
+    in DPHEAD_HOME or on the team's server, then names the other data set.
+    """
+    found = [dataset_id]
+    if not has_home():
+        return dataset_id
+    while (into := _merged_into(found[-1])) is not None and into not in found:
+        found.append(into)
+    return found[-1]
+
+
+def _merged_into(dataset_id: str) -> str | None:
+    path, url = default_ledger_path(dataset_id), team_url()
+    places = [path] if path.is_file() else []
+    for place in (*places, *([] if url is None else [url])):
+        # an unreadable ledger takes no charge, and says so when it is opened for one
+        with (
+            suppress(LedgerError),
+            closing(Ledger(place, dataset_id, read_only=True)) as book,
+        ):
+            if (into := book.meta(MERGED)) is not None:
+                return into
+    return None
+
+
+def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
+    """Return the declared id system of a features file, or None.
+
+    A file that was written before the declaration has it from its ledger.
+
+    Raises
+    ------
+    LedgerError
+        If the file's people were not recorded in the index of people, or if its ledger
+        is not the ledger of the id system. No private value decides this.
+    """
+    counted = counted_in(file.dataset_id)
+    if file.people is None:
+        if has_home():
+            with suppress(LedgerError), closing(read_ledger(None, counted)) as book:
+                text = book.meta(PEOPLE)
+                return None if text is None else json.loads(text)
+        return None
+    people = People(people_index(), file.people["system"])
+    if file.people["new"] and people.shared_id != counted:  # not merged since
+        people = replace(people, new=True)
+    same = people.shared_id in (None, counted)
+    if not same or not people.recorded(file.dataset_id, file.salt):
+        new = " --new-people" if people.new else ""
+        raise LedgerError(
+            f"The people in {file.path} are not recorded here, so dphead cannot tell "
+            "which ledger counts them. This happens if the file was written with "
+            "another DPHEAD_HOME or DPHEAD_LEDGER. Type `dphead ledger people "
+            f"{people.system} {file.path}{new}`."
+        )
+    return people.record
 
 
 def ledger_name(path: str | Path | None, dataset_id: str | None) -> str | Path:
@@ -107,6 +173,12 @@ def data_set_of(ledger: str | Path | None) -> str | None:
         return None  # a server has ledgers of several data sets
     with closing(Ledger(ledger, read_only=True)) as book:
         return book.meta("dataset_id")
+
+
+def people_index() -> ImageIndex:
+    """Return the private index of people, of the team or else of this home."""
+    url, folder = team_url(), ledger_home() / "people"
+    return ImageIndex(folder) if url is None else TeamPeople(url, folder)
 
 
 def image_index() -> ImageIndex:
@@ -213,7 +285,7 @@ def charging(
     if dataset_id is None or not has_home():
         yield
         return
-    with _held_home(), _held_team(ledger):
+    with holding(ledger):
         check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
         note_ledger(ledger.path, dataset_id)
         yield
@@ -230,6 +302,13 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
     """
     with charging(ledger, {"epsilon": epsilon, "delta": delta}):
         ledger.set_budget(epsilon, delta)
+
+
+@contextmanager
+def holding(ledger: Ledger) -> Iterator[None]:
+    """Let no other process of this home, or of the team, charge or fix a budget."""
+    with _held_home(), _held_team(ledger):
+        yield
 
 
 @contextmanager
@@ -290,7 +369,13 @@ def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     if dataset_id is None or not has_home():
         return []
     index, found = image_index(), []
-    for name, overlap in _sharing(index, dataset_id):
+    sharing = [
+        (name, overlap)
+        for first, overlap in _sharing(index, dataset_id)
+        for name in dict.fromkeys((first, counted_in(first)))
+        if overlap is None or name != dataset_id
+    ]
+    for name, overlap in sharing:
         default = str(default_ledger_path(name))
         for path in (default, *noted_ledgers(name), *_on_team(name)):
             if any(path == str(one) or _one_file(path, one) for one in own):
@@ -350,7 +435,7 @@ def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
         return None, None
     try:
         with closing(Ledger(path, read_only=True)) as book:
-            if _counts_where_it_moved(book):
+            if counts_where_it_moved(book):
                 return 0, None
             return book.count_fits(), book.budget()
     except HeldLedger:
@@ -359,14 +444,14 @@ def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
         return None, None
 
 
-def _counts_where_it_moved(book: Ledger) -> bool:
+def counts_where_it_moved(book: Ledger) -> bool:
     """Return whether `book` was moved, and the new ledger holds all its charges.
 
     Otherwise, or if the new ledger is unreadable, the charges and the budget of `book`
     count. A row in `book` that names the new ledger is not enough.
     """
     place = book.meta(MOVED)
-    if place in (None, book.path) or not is_on_server(place):
+    if place in (None, book.path) or not (is_on_server(place) or os.path.isfile(place)):
         return False
     try:
         with closing(Ledger(place, read_only=True)) as target:

@@ -17,7 +17,13 @@ from dphead.analysis.profiles import (
     about_sum,
     all_profiles,
 )
-from dphead.analysis.protected import kind_of, name_unit, name_unit_in, stated_guarantee
+from dphead.analysis.protected import (
+    about_people,
+    kind_of,
+    name_unit,
+    name_unit_in,
+    stated_guarantee,
+)
 from dphead.analysis.records import SCHEMA
 from dphead.analysis.sealed import write_json
 from dphead.fit.ledgers import Elsewhere
@@ -76,6 +82,7 @@ def _statement(report: dict[str, Any]) -> str:
         kind=kind_of(report),
         thing=name_unit_in(report),
         infinite=float("inf"),
+        about_people=about_people(report["data"]),
         others=[uncounted(one) for one in ledger["elsewhere"]],
         about_sum=about_sum(ledger["total_epsilon"], ledger["total_accountant"]),
     )
@@ -196,6 +203,7 @@ def ledger_totals(
         "total_accountant": spent.accountant,
         "delta": delta,
         "budget": budget,
+        "is_sum": ledger.is_sum(),
         "remaining": remaining,
     }
 

@@ -27,7 +27,7 @@ from dphead.fit.files import (
     test_origin,
 )
 from dphead.fit.head_file import save_head
-from dphead.fit.ledgers import open_ledger
+from dphead.fit.ledgers import counted_in, open_ledger
 from dphead.fit.loop import (
     FitResult,
     ReleaseProgress,
@@ -357,7 +357,7 @@ def _open_test(run: _PreparedHead) -> _TestRows | None:
         own = train.config["backbone"]
         check_features(file, train.feature_space, train.n_features, own)
         origin = test_origin(
-            file.dataset_id == train.dataset_id,
+            counted_in(file.dataset_id) == run.source.dataset_id,
             path.samefile(train.path),
             (
                 options.split or train.split_names[0],

@@ -1,16 +1,18 @@
-"""Keep the index of images on the team's server, for all machines of the team."""
+"""Keep the indexes of images and people on the team's server, for all machines."""
 
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from dphead_extract.errors import FormatError
 from dphead_extract.index import ALIASES, ImageIndex
-from sqlalchemy import select
+from sqlalchemy import Table, select
 from sqlalchemy.exc import IntegrityError
 
 from dphead.privacy.ledger import server
-from dphead.privacy.ledger.server import IMAGES, SECRET
+from dphead.privacy.ledger.server import IMAGES, PEOPLE, SECRET
 
 
 class TeamImages(ImageIndex):
@@ -28,21 +30,24 @@ class TeamImages(ImageIndex):
     def __init__(self, url: str) -> None:
         super().__init__(Path(server.NAME))  # no folder: a name for messages
         self._url = url
+        self._table: Table = IMAGES
 
     def _names(self) -> list[str]:
         with server.session(self._url) as connection:
-            ids = [*connection.scalars(select(IMAGES.c.dataset_id).distinct())]
+            kept = select(self._table.c.dataset_id).distinct()
+            ids = [*connection.scalars(kept)]
         return [name for name in ids if name != ALIASES]
 
     def _kept(self, name: str) -> list[bytes]:
-        kept = select(IMAGES.c.digests).where(IMAGES.c.dataset_id == name)
+        table = self._table.c
+        kept = select(table.digests).where(table.dataset_id == name)
         with server.session(self._url) as connection:
             return [*connection.scalars(kept)]
 
     def _keep(self, name: str, data: bytes) -> None:
         with server.session(self._url) as connection:
             connection.execute(
-                IMAGES.insert().inline(), {"dataset_id": name, "digests": data}
+                self._table.insert().inline(), {"dataset_id": name, "digests": data}
             )
 
     def _read_key(self) -> bytes:
@@ -60,7 +65,55 @@ class TeamImages(ImageIndex):
         return self._read_key()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Let one process of the team at a time change the index of images."""
         with server.held(self._url) as check:
+            yield
+            check()
+
+
+class TeamPeople(TeamImages):
+    """Index the people of each data set of a declared id system, for a team.
+
+    The server stores keyed digests. Members keep the key in a file, because whoever has
+    both can test whether a given person is in a data set.
+
+    Parameters
+    ----------
+    url : str
+        The URL of the team's ledgers.
+    folder : Path
+        The folder of this machine's keys, one for each server.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        super().__init__(url)
+        self._table = PEOPLE
+        self.folder = folder / server.store_id(url)
+
+    def _read_key(self) -> bytes:
+        if not (self.folder / "key").exists() and self._names():
+            raise FormatError(
+                f"The key of the team's index of people is missing: "
+                f"{str(self.folder / 'key')!r}. Copy this file from a member of the "
+                "team who has it."
+            )
+        return ImageIndex._read_key(self)
+
+    def _read(self, dataset_id: str, found: bytes) -> np.ndarray:
+        try:
+            return super()._read(dataset_id, found)
+        except FormatError:
+            raise FormatError(
+                f"The people of data set {dataset_id} on the team's server were "
+                f"recorded under another key than {str(self.folder / 'key')!r}, or "
+                "are damaged. Copy this file from a member of the team who has the "
+                "first one."
+            ) from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let one process of the team at a time change the index of people."""
+        with server.held(self._url, "people") as check:
             yield
             check()

@@ -5,16 +5,16 @@ A row's values are used only to recognize an image that was extracted before.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.reading import open_h5, open_same
+from dphead_extract.errors import ExtractError
+from dphead_extract.features.reading import begun_id, open_same
 from dphead_extract.index import ImageIndex, Overlap, recognized
+from dphead_extract.people import People
 from dphead_extract.shards import shards_path, shared_identifiers
 from dphead_extract.sources.image import Source
 
@@ -69,40 +69,52 @@ def identify(
         If the user must say which data set the images belong to.
     """
     given, output, shard = options.dataset_id, Path(options.output), options.shard
-    if options.new_data_set and (given or options.same_data_as):
+    index, people, groups = options.index, options.people, source.group
+    if options.new_data_set and (given or options.same_data_as or people.shared_id):
         raise ExtractError(
-            "--new-data-set cannot be combined with --dataset-id or --same-data-as. "
-            "Remove one of the two."
+            "--new-data-set cannot be combined with --dataset-id or --same-data-as, "
+            "and with --people only if all people are new (--new-people). Remove one "
+            "of the two."
         )
     if options.same_data_as is not None:
         with open_same(options.same_data_as, given, n_rows) as other:
+            people.check(other.dataset_id, groups)
             own = other.row_digest[source.first : source.first + source.n_rows]
             return Identity(other.dataset_id, other.salt, own)
-    index, known = options.index, None
-    if given or options.new_data_set or _begun(shard.path(output)):
+    begun, known, joined = begun_id(shard.path(output)), None, None
+    given = people.data_set(given)
+    if people.shared_id is not None and index is not None:
+        check_images(index.overlaps(seen, but=given), people)
+    if given or options.new_data_set or begun:
         index = None
+    if shard.count > 1 and shards_path(output).exists():
+        joined, _ = shared_identifiers(output, source.digest, given)
+    if index is not None and shard.count > 1:
+        known = _of_shard(index, source, n_rows, seen, joined)
+    elif index is not None:
+        known = recognized(index.overlaps(seen))
+    if begun is None or people.system is not None:  # else the file says how it began
+        people.check(given or begun or joined or known, groups)
     if shard.count > 1:
-        if index is not None:
-            known = _of_shard(index, output, source, n_rows, seen)
         of_all = shared_identifiers(output, source.digest, given, known)
         return Identity(*of_all, recognized=known)
     if index is None:
         return Identity(given)
     dataset_id, seen_before = index.claim(seen)
-    return Identity(dataset_id, recognized=dataset_id if seen_before else None)
+    found = dataset_id if seen_before else None
+    return Identity(dataset_id, recognized=found)
 
 
 def _of_shard(
-    index: ImageIndex, output: Path, source: Source, n_rows: int, seen: np.ndarray
+    index: ImageIndex, source: Source, n_rows: int, seen: np.ndarray, begun: str | None
 ) -> str | None:
     """Return the data set that all shards belong to, by the images of one of them.
 
+    `begun` is the id that another shard has taken, with its images in the index.
     Each shard is checked, because any of them may have the images of another data set.
     Raises ExtractError as `recognized` does.
     """
-    share, begun = source.n_rows / n_rows, None
-    if shards_path(output).exists():  # other shards have added their images
-        begun, _ = shared_identifiers(output, source.digest, None)
+    share = source.n_rows / n_rows
     found = [o.of_all(share) for o in index.overlaps(seen)]
     if begun is not None and begun not in [o.dataset_id for o in found[:1] if o.same]:
         # the images of other shards are not another data set's
@@ -110,12 +122,14 @@ def _of_shard(
     return recognized(found, begun)
 
 
-def _begun(path: Path) -> bool:
-    """Return whether an earlier run gave a file an id and left it to be resumed."""
-    for place in (path, path.with_name(path.name + ".part")):
-        with suppress(FormatError, OSError), open_h5(place)[0]:
-            return True
-    return False
+def check_images(overlaps: list[Overlap], people: People) -> None:
+    """Raise ExtractError for images of a data set with another ledger."""
+    for other in overlaps:
+        if other.notable:
+            try:
+                people.check_ledger(other.dataset_id)
+            except ExtractError as error:
+                raise ExtractError(f"{other}. {error}") from None
 
 
 def note_images(

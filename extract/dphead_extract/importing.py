@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.reading import canonical_json, open_same
+from dphead_extract.features.reading import begun_id, canonical_json, open_same
 from dphead_extract.features.rows import Header, group_names, row_digest
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
+from dphead_extract.people import People
 from dphead_extract.sources.classes import (
     Classes,
     alike_groups,
@@ -53,6 +55,8 @@ class ImportOptions:
         The data set's id.
     same_data_as : Path or None
         A features file of the same rows.
+    people : People
+        The declared id system of the groups, and its index of people.
     attested : bool
         Whether the data holder attests that the model read each row alone and was not
         fitted to these rows. dphead's reports repeat it.
@@ -68,6 +72,7 @@ class ImportOptions:
     block_rows: int = 1024
     dataset_id: str | None = None
     same_data_as: Path | None = None
+    people: People = field(default_factory=People)
     attested: bool = False
 
 
@@ -75,8 +80,8 @@ class ImportOptions:
 class Imported:
     """Hold facts about the written file, for the data holder's screen only.
 
-    `problems` lists arrays that were not read, and the findings of
-    `dphead_extract.features.format.verify`.
+    `people` is `People.record` of the file. `problems` lists arrays that were not read,
+    and the findings of `dphead_extract.features.format.verify`.
     """
 
     path: Path
@@ -87,6 +92,8 @@ class Imported:
     columns: tuple[str, ...]
     dataset_id: str
     already_complete: bool
+    grouped: bool
+    people: dict[str, object] | None
     problems: list[str]
 
 
@@ -104,10 +111,18 @@ def import_features(
         classes, or undeclared labels or splits. Later: if all rows are masked, or
         a text is not clearly a number. The unfinished file is then removed.
     """
+    people = options.people.of_same(options.same_data_as)
+    options = replace(options, people=people)
     table = open_embeddings(options.source, options.columns)
-    n_rows, doubts = _survey(table, options)
+    n_rows, groups, doubts = _survey(table, options)
     header = _make_header(table, options, n_rows)
-    with FeaturesWriter(options.output, header) as writer:
+    with ExitStack() as stack:
+        with people.held():
+            begun = begun_id(options.output)
+            if begun is None or people.system is not None:
+                people.check(header.dataset_id or begun, groups)
+            writer = stack.enter_context(FeaturesWriter(options.output, header))
+            people.keep(writer.dataset_id, writer.salt, groups)
         if not writer.already_complete:
             try:
                 _fill(table, options, writer, progress)
@@ -126,27 +141,33 @@ def import_features(
         columns=table.columns,
         dataset_id=writer.dataset_id,
         already_complete=writer.already_complete,
+        grouped=groups is not None,
+        people=people.record,
         problems=unread + doubts + verify(options.output),
     )
 
 
-def _survey(table: Table, options: ImportOptions) -> tuple[int, list[str]]:
+def _survey(
+    table: Table, options: ImportOptions
+) -> tuple[int, np.ndarray | None, list[str]]:
     """Read the label, group and split of each row.
 
-    Return the number of rows, and lines about doubtful groups.
+    Return the number of rows, their groups, and lines about doubtful groups.
 
     Raises ExtractError for a file without rows, or for a text that is not a declared
     class or split.
     """
-    n_rows, groups = 0, set()
+    n_rows, groups, names = 0, [], set()
     for block in table.read(options.block_rows, False):
         count = len(next(iter(block.values())))
-        encoded(block, table, options, range(n_rows, n_rows + count))
-        groups |= group_names(block.get("group", []))
+        own = encoded(block, table, options, range(n_rows, n_rows + count))
+        groups.append(own.get("group"))
+        names |= group_names(block.get("group", []))
         n_rows += count
     if n_rows == 0:
         raise ExtractError(f"{str(options.source)!r} has no rows.")
-    return n_rows, alike_groups(groups)
+    found = np.concatenate(groups) if "group" in table.roles else None
+    return n_rows, found, alike_groups(names)
 
 
 def encoded(
@@ -194,6 +215,7 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
             "limit": None,
             **options.holdout.record(grouped, positions=True),
             **({"attested": True} if options.attested else {}),
+            **({"people": options.people.record} if options.people.system else {}),
         },
         block_rows=options.block_rows,
         dataset_id=options.dataset_id,
@@ -203,6 +225,8 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
         # are the same
         with open_same(options.same_data_as, options.dataset_id, n_rows) as other:
             header.dataset_id = other.dataset_id
+    else:
+        header.dataset_id = options.people.data_set(options.dataset_id)
     return header
 
 

@@ -127,11 +127,16 @@ class ImageIndex:
         found = [self.digest(form) for form in forms]
         return (found + found[:1] * _FORMS)[:_FORMS]
 
+    def keyed(self, text: str, size: int) -> bytes:
+        """Return a digest of a text, `size` bytes, under the index's key."""
+        key = self._key()
+        return hashlib.blake2b(text.encode(), digest_size=size, key=key).digest()
+
     def add(self, dataset_id: str, digests: np.ndarray) -> None:
         """Add images to a data set's entry, durably."""
         check_dataset_id(dataset_id)
-        with self._locked():
-            self._add(dataset_id, digests)
+        with self.locked():
+            self.extend(dataset_id, digests)
 
     def claim(self, digests: np.ndarray) -> tuple[str, bool]:
         """Return the id of the images' data set, and whether the images were known.
@@ -139,13 +144,14 @@ class ImageIndex:
         The id is new if no other data set holds the images. Two backbones that begin at
         the same time get one id. Raises ExtractError as `recognized` does.
         """
-        with self._locked():
+        with self.locked():
             known = recognized(self.overlaps(digests))
             dataset_id = known or uuid.uuid4().hex
-            self._add(dataset_id, digests)
+            self.extend(dataset_id, digests)
         return dataset_id, known is not None
 
-    def _add(self, dataset_id: str, digests: np.ndarray) -> None:
+    def extend(self, dataset_id: str, digests: np.ndarray) -> None:
+        """Add digests to a data set's entry. The caller holds the lock."""
         own, pairs = _split(digests)
         if len(pairs):
             self._add_aliases(pairs)
@@ -282,7 +288,7 @@ class ImageIndex:
         return key
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Let one process at a time change the index.
 
         On a file system without locks, several processes can change it at once.

@@ -39,6 +39,7 @@ from dphead_extract.loop import (
     with_equal_places,
 )
 from dphead_extract.normalization import RowNorm
+from dphead_extract.people import People
 from dphead_extract.shards import Shard
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
@@ -98,6 +99,8 @@ class ExtractOptions:
         A features file of the same images.
     new_data_set : bool
         Whether the images are a new data set, even if the index has them.
+    people : People
+        The declared id system of the groups, and its index of people.
     index : ImageIndex or None
         Index of the images that were seen before. Such images keep the id of their data
         set. None disables the search.
@@ -128,6 +131,7 @@ class ExtractOptions:
     dataset_id: str | None = None
     same_data_as: str | Path | None = None
     new_data_set: bool = False
+    people: People = field(default_factory=People)
     index: ImageIndex | None = None
     limit: int | None = None
     check: bool = True
@@ -164,6 +168,10 @@ class Summary:
         Whether the id belongs to images that were seen before.
     overlaps : list of Overlap
         Other data sets that hold some of these images; private.
+    grouped : bool
+        Whether there is a group column.
+    people : dict or None
+        `People.record` of the file.
     problems : list of str
         Doubts about rows of the source, and the results of
         `dphead_extract.features.format.verify`; private.
@@ -184,6 +192,8 @@ class Summary:
     already_complete: bool
     recognized: bool
     overlaps: list[Overlap]
+    grouped: bool
+    people: dict[str, object] | None
     problems: list[str]
     left_out: Counter[str]
 
@@ -231,6 +241,8 @@ def extract(
         raise ExtractError(
             f"--amp needs a GPU, got --device {device.type}. Remove --amp."
         )
+    people = options.people.of_same(options.same_data_as)
+    options = replace(options, people=people)
     source = options.holdout.split(source or opened(options))
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
@@ -248,19 +260,19 @@ def extract(
     for one, backbone in zip(several, backbones, strict=True):
         _check_images(found, part, one, backbone)
     seen = np.array(found.digests, np.uint64)
-    identity = identify(options, part, n_rows, seen)
-    settings = [
-        _loop_settings(one, device, backbone, identity, workers)
-        for one, backbone in zip(several, backbones, strict=True)
-    ]
     targets: list[Target] = []
     with ExitStack() as stack:
-        for one, backbone, own in zip(several, backbones, settings, strict=True):
-            header = _make_header(one, part, n_rows, backbone, own, identity)
-            writer = FeaturesWriter(one.shard.path(Path(one.output)), header)
-            targets.append(Target(backbone, stack.enter_context(writer), own))
-            identity = replace(identity, dataset_id=writer.dataset_id, salt=writer.salt)
-        writer = targets[0].writer
+        with people.held():
+            identity = identify(options, part, n_rows, seen)
+            for one, backbone in zip(several, backbones, strict=True):
+                own = _loop_settings(one, device, backbone, identity, workers)
+                header = _make_header(one, part, n_rows, backbone, own, identity)
+                writer = FeaturesWriter(one.shard.path(Path(one.output)), header)
+                targets.append(Target(backbone, stack.enter_context(writer), own))
+                given = {"dataset_id": writer.dataset_id, "salt": writer.salt}
+                identity = replace(identity, **given)
+            writer = targets[0].writer
+            people.keep(writer.dataset_id, writer.salt, part.group)
         overlaps = note_images(options.index, writer.dataset_id, seen)
         done_before, began = writer.next_row, time.perf_counter()
         already_complete = all(target.writer.already_complete for target in targets)
@@ -283,6 +295,8 @@ def extract(
         already_complete=already_complete,
         recognized=writer.dataset_id == identity.recognized,
         overlaps=overlaps,
+        grouped=source.group is not None,
+        people=people.record,
         problems=[
             *source.doubts,
             *found.deep.doubts(),
@@ -510,6 +524,7 @@ def _make_header(
             "limit": options.limit,
             **options.holdout.record(source.group is not None, source.by_position),
             **options.shard.record(n_rows),
+            **({"people": options.people.record} if options.people.system else {}),
         },
         block_rows=options.block_rows,
         dataset_id=identity.dataset_id,

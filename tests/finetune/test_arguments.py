@@ -59,6 +59,7 @@ test_is nothing
 ledger {file}
 same_data_as {file}
 dataset_id ../x
+people Clinic
 protect group
 tuning nothing
 seed 1.5
@@ -72,7 +73,7 @@ config {missing}
 BAD = dict(line.split()[:2] for line in VALUES.strip().splitlines())
 NO_VALUE = (
     "standardize decoupled normalize folder_names_are_public allow_unlabeled "
-    "new_data_set allow_large_delta bf16 not_private dry_run verbose"
+    "new_data_set new_people allow_large_delta bf16 not_private dry_run verbose"
 )
 FLAGS = set(NO_VALUE.split())
 FIXED = {

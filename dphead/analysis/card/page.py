@@ -16,6 +16,7 @@ from dphead.analysis.card.risk import Limits, limits_of
 from dphead.analysis.check import check
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import (
+    about_people,
     describe_input,
     is_vague,
     kind_of,
@@ -104,6 +105,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "backbones": _backbones(report["data"]["extraction"]),
         "sentence": _sentence(report, limits) if limits else "",
         "statement": public_statement(report),
+        "about_people": about_people(report["data"]),
         "limits": limits,
         "rates": REPORTED_RATES,
         "replaced": replaced,

@@ -43,7 +43,7 @@ from dphead.privacy.ledger.schema import (
     canonical,
     whole_hour,
 )
-from dphead.privacy.ledger.store import LedgerFile
+from dphead.privacy.ledger.store import SUM, LedgerFile
 from dphead.privacy.python_values import python_value
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 
@@ -147,9 +147,22 @@ class Ledger(LedgerFile):
             seals.seal(self)
 
     def budget(self) -> dict[str, float] | None:
-        """Return epsilon, delta and RDP order of the budget, or None without one."""
-        text = self.meta("budget")
-        return json.loads(text) if text else None
+        """Return epsilon, delta and RDP order of the budget, or None without one.
+
+        After a merge, this is the smallest of `budgets`.
+        """
+        return _budget_in(self.facts())
+
+    def budgets(self) -> list[dict[str, float]]:
+        """Return the budget and all smaller budgets that merges fixed."""
+        return _budgets_in(self.facts())
+
+    def is_sum(self) -> bool:
+        """Return whether this ledger counts fits of several ledgers (`moving.merge`).
+
+        Its budget, if any, was then not fixed before all of its fits.
+        """
+        return self.meta(SUM) is not None
 
     def events(self) -> list[GaussianEvent]:
         """Return the events of all releases ever reserved. All of them are spent."""
@@ -492,7 +505,15 @@ class Ledger(LedgerFile):
 
 
 def _budget_in(facts: dict[str, str]) -> dict[str, float] | None:
-    return json.loads(facts["budget"]) if "budget" in facts else None
+    """Return the smallest budget among a ledger's facts, or None without one."""
+    found = _budgets_in(facts)
+    return min(found, key=lambda b: (b["epsilon"], b["delta"]), default=None)
+
+
+def _budgets_in(facts: dict[str, str]) -> list[dict[str, float]]:
+    """Return all budgets among a ledger's facts. Each is within the ones before it."""
+    keys = [key for key in facts if key == "budget" or key.startswith("budget ")]
+    return [json.loads(facts[key]) for key in keys]
 
 
 def new_fit_id() -> str:

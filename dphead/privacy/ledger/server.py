@@ -70,6 +70,8 @@ IMAGES = Table(
     Column("dataset_id", _TEXT, nullable=False, index=True),
     Column("digests", LargeBinary, nullable=False),
 )
+# The index of people (`fit.team_images`): keyed digests, without their key.
+PEOPLE = IMAGES.to_metadata(_INDEX, name="people")
 SECRET = Table(
     "secret",
     _INDEX,
@@ -181,8 +183,8 @@ def session(url: str) -> Iterator[Connection]:
 
 
 @contextmanager
-def held(url: str) -> Iterator[Callable[[], None]]:
-    """Hold the lock of all ledgers of a server.
+def held(url: str, lock: str = "") -> Iterator[Callable[[], None]]:
+    """Hold the lock of all ledgers of a server, or another lock of this name.
 
     Yield a function that raises LedgerError if the lock was lost. Call it before a
     charge ends, because the end of the block raises no error.
@@ -196,9 +198,15 @@ def held(url: str) -> Iterator[Callable[[], None]]:
     # The lock ends with this connection, also if this process dies.
     with _connection(url) as connection:
         with one_error():
-            for statement in beginning("write", ""):
+            for statement in beginning("write", lock):
                 connection.execute(statement)
         yield check
+
+
+def store_id(url: str) -> str:
+    """Return the random public id of a server's ledgers."""
+    with closing(_connect(url)) as connection, one_error():
+        return connection.exec_driver_sql(f"SELECT id FROM {VIEWS}.store").scalar_one()
 
 
 def data_sets(url: str) -> list[str]:
@@ -405,6 +413,11 @@ def init(url: str) -> str:
         if there.scalar() is None:
             for statement in _schema():
                 connection.execute(statement)
+        # The tables of an earlier version lack the index of people.
+        people = connection.exec_driver_sql(f"SELECT to_regclass('{VIEWS}.people')")
+        if people.scalar() is None:
+            for statement in _index_schema(PEOPLE):
+                connection.execute(statement)
         # Whoever owns a table or a function could change charges.
         if connection.exec_driver_sql(_OTHERS).scalar():
             raise LedgerError(
@@ -458,12 +471,17 @@ def _schema() -> Iterator[Any]:
             Index("one_commit", kept.c.dataset_id, *of_fit, **once)
         yield from _append_only(kept, ", ".join(names), f"dataset_id = {own}")
     for table in _INDEX.tables.values():
-        yield from _append_only(table.to_metadata(tables, schema=_ROWS), "*", "true")
+        yield from _index_schema(table)
     yield text(
         f"CREATE VIEW {VIEWS}.data_sets AS SELECT DISTINCT dataset_id FROM {_ROWS}.meta"
     )
     yield text(f"CREATE TABLE {_ROWS}.store AS SELECT gen_random_uuid()::text AS id")
     yield text(f"CREATE VIEW {VIEWS}.store AS SELECT max(id) AS id FROM {_ROWS}.store")
+
+
+def _index_schema(table: Table) -> Iterator[Any]:
+    kept = table.to_metadata(MetaData(schema=_ROWS), schema=_ROWS)
+    yield from _append_only(kept, "*", "true")
 
 
 def _append_only(table: Table, names: str, where: str) -> Iterator[Any]:

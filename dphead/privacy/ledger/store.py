@@ -40,6 +40,10 @@ from dphead.privacy.ledger.schema import (
 )
 
 MOVED = "moved"  # the fact that says where a ledger was moved to
+# The data set whose ledger counts the fits of this one. With a data set's id: a ledger
+# that this one counts.
+MERGED = "merged"
+SUM = "sum"  # the fact of a ledger that counts the fits of several ledgers
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 # What SQLite raises if a file or disk fails; the last is for damaged names.
 _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
@@ -336,8 +340,8 @@ class LedgerFile:
                 place = self.meta(MOVED)
                 if place is not None:
                     raise LedgerError(
-                        f"This ledger was moved to {place}. Set DPHEAD_LEDGER to the "
-                        "URL of that server."
+                        f"This ledger was moved to {place}. Drop --ledger, or set "
+                        "DPHEAD_LEDGER to the URL of that server."
                     )
                 yield
                 self.before_commit()

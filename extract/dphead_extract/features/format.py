@@ -33,6 +33,8 @@ file. ``limit`` is the number of rows if only the first rows of the source were 
 else null. Files of earlier versions do not have this key. ``holdout`` has the
 ``fraction`` of test images that hashes of names set apart, ``by`` ("group" or "image"),
 and ``positions`` (whether an image without a group is named by its position).
+``people`` has the public name of the groups' id ``system``, and ``new`` (whether nobody
+is in another data set of the system).
 
 A file under construction is PATH.part. It is renamed when its last block is on the
 disk.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,9 @@ class FeaturesFile:
         The fraction of test images, by ("group" or "image"), and positions (whether
         images are named by position), if they were set apart by hashes of names, else
         {}.
+    people : dict or None
+        The id system of the groups ("system"), and whether its people are declared to
+        be in no other data set of the system ("new"). None without a declaration.
     features : h5py.Dataset
         (n, d); read it in blocks.
     labels : (n,) int32
@@ -130,6 +134,7 @@ class FeaturesFile:
         self.split_names: list[str] = self.config["split_names"]
         self.views: dict[str, Any] = self.config.get("views", {})
         self.holdout: dict[str, Any] = self.config.get("holdout", {})
+        self.people: dict[str, Any] | None = self.config.get("people")
         space = {key: self.config[key] for key in FEATURE_SPACE}
         self.feature_space = _sha256_json(space)
 
@@ -202,6 +207,7 @@ def has_known_types(config: dict[str, Any]) -> bool:
         parts += options.get("parts", [])
     nested = [part[key] for part in parts for key in ("transform", "normalization")]
     nested += [options, config.get("holdout", {}), shard]
+    people = config.get("people", {"system": "", "new": False})
     texts = [name for names in lists for name in names]
     texts += [part[key] for part in parts for key in ("backbone", "weights_sha256")]
     return (
@@ -211,6 +217,9 @@ def has_known_types(config: dict[str, Any]) -> bool:
         and all(isinstance(number, int) for number in shard.values())
         and isinstance(config["block_rows"], int)
         and isinstance(config.get("limit"), int | None)
+        and isinstance(people, dict)
+        and {name: type(value) for name, value in people.items()}
+        == {"system": str, "new": bool}
     )
 
 
@@ -258,6 +267,14 @@ def _holds_its_columns(file: h5py.File) -> bool:
         if not isinstance(column, h5py.Dataset) or column.id.get_offset() is None:
             return False
     return True
+
+
+def begun_id(path: Path) -> str | None:
+    """Return the data set's id in a features file or its .part, or None without one."""
+    for place in (path, path.with_name(path.name + ".part")):
+        with suppress(FormatError, OSError, KeyError), open_h5(place)[0] as file:
+            return str(file.attrs["dataset_id"])
+    return None
 
 
 def open_features(path: str | Path) -> FeaturesFile:

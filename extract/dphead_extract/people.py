@@ -1,0 +1,275 @@
+"""Recognize people across data sets by a declared id system.
+
+An id system is a public name, such as a hospital's record numbers. Its data sets share
+one ledger, unless a data set is declared to hold new people only. Each person is then
+in the data sets of one ledger, and `People.record` keeps it so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dphead_extract.errors import ExtractError
+from dphead_extract.features.reading import open_features
+from dphead_extract.index import ImageIndex
+from dphead_extract.items import UNGROUPED
+
+
+@dataclass(frozen=True)
+class People:
+    """Hold what is declared of the people of a data set, and the index of people.
+
+    Attributes
+    ----------
+    index : ImageIndex or None
+        Keyed digests of people, by data set. None without DPHEAD_HOME.
+    system : str or None
+        The id system (`--people`); None if none is declared.
+    new : bool
+        Whether nobody in the data set is in another data set of the system
+        (`--new-people`).
+    """
+
+    index: ImageIndex | None = None
+    system: str | None = None
+    new: bool = False
+
+    def __post_init__(self) -> None:
+        if self.system is not None and self.index is None:
+            raise ExtractError(
+                "--people needs DPHEAD_HOME, which keeps the index of people. Set "
+                "DPHEAD_HOME to a folder of your own."
+            )
+        if self.system is None and self.new:
+            raise ExtractError(
+                "--new-people needs --people NAME, the name of the id system."
+            )
+        # lower case only: two spellings would be two id systems, with two ledgers
+        if self.system is not None and not re.fullmatch(
+            r"[a-z0-9][a-z0-9._-]{0,63}", self.system
+        ):
+            raise ExtractError(
+                "--people must have 1 to 64 lower-case letters, digits, dots, - or _, "
+                f"got {self.system!r}. Choose a public name, such as clinic-records."
+            )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no other process decide about people, from `check` to `keep`."""
+        index = self.index if self.system is not None else None
+        with nullcontext() if index is None else index.locked():
+            yield
+
+    @property
+    def shared_id(self) -> str | None:
+        """Return the data set id of the ledger that the id system shares.
+
+        Return None without an id system, or for new people, who have a ledger of their
+        own. The id is random, because the index's secret key decides it.
+        """
+        if self.system is None or self.new:
+            return None
+        return self._system_id()
+
+    def data_set(self, given: str | None) -> str | None:
+        """Return the id that is declared for the data set: `given`, or the shared id.
+
+        Raises ExtractError if the two differ. None means that the id is to be found.
+        """
+        shared = self.shared_id
+        if shared is None or given in (None, shared):
+            return given or shared
+        raise ExtractError(
+            f"--people {self.system} uses the data set {shared}, got --dataset-id "
+            f"{given}. Drop --dataset-id."
+        )
+
+    @property
+    def record(self) -> dict[str, object] | None:
+        """Return the public entry of a features file or report, or None."""
+        if self.system is None:
+            return None
+        return {"system": self.system, "new": self.new}
+
+    def of_same(self, path: str | Path | None) -> People:
+        """Return the declaration of a features file of the same rows, if it has one."""
+        theirs = None
+        if path is not None:
+            with open_features(path) as file:
+                theirs = file.people
+        if theirs is None or theirs == self.record:
+            return self
+        if self.system is not None:
+            raise ExtractError(
+                f"--same-data-as names a file with the id system {theirs['system']!r}"
+                f"{' and new people' if theirs['new'] else ''}. Drop --people and "
+                "--new-people: a file of the same rows takes them over."
+            )
+        return replace(self, system=theirs["system"], new=theirs["new"])
+
+    def check(
+        self,
+        dataset_id: str | None,
+        groups: np.ndarray | None,
+        joining: Collection[str] = (),
+    ) -> None:
+        """Refuse people who are in a data set with another ledger. Nothing is written.
+
+        Parameters
+        ----------
+        dataset_id : str or None
+            The data set of the people. None for a new one.
+        groups : (n,) int64 or None
+            The group id of each row; None without groups.
+        joining : collection of str
+            Ids of data sets that may have the same people, because their ledgers are
+            about to be merged.
+
+        Raises
+        ------
+        ExtractError
+            For the data holder only: the message has numbers of people.
+        """
+        if self.index is None:
+            return
+        entry = np.empty(0, np.uint64)
+        if dataset_id is not None:
+            entry = self.index.images(dataset_id)
+        if self.system is None:
+            if len(entry):
+                raise ExtractError(
+                    f"Data set {dataset_id} belongs to a declared id system. Type "
+                    "--people with the name of the system, and --new-people if that "
+                    "was declared."
+                )
+            return
+        if groups is None:
+            raise ExtractError(
+                "--people needs a column with the id of each row's person. Type "
+                "--columns group=NAME."
+            )
+        if len(entry) and self._mark("system", self.system) not in entry:
+            raise ExtractError(
+                f"Data set {dataset_id} belongs to another id system than "
+                f"{self.system!r}. Type the name of that system."
+            )
+        if dataset_id is not None and dataset_id not in joining:
+            self.check_ledger(dataset_id)
+        if self.new and (without := int(np.count_nonzero(groups == UNGROUPED))):
+            raise ExtractError(
+                f"{without} of {len(groups)} rows have no id of a person, so dphead "
+                "cannot check that their people are new. Complete the column of ids, "
+                "or drop --new-people."
+            )
+        people, own = self._digests(groups), self._ledger_of(dataset_id)
+        for other in self.index.overlaps(people, but=dataset_id):
+            theirs = self._ledger_of(other.dataset_id)
+            if theirs != own and theirs not in joining:
+                raise ExtractError(
+                    f"{other.shared:,} of {len(people):,} people are also in data set "
+                    f"{other.dataset_id} of the id system {self.system!r}. "
+                    + self._remedy(theirs)
+                )
+
+    def _remedy(self, theirs: str | None) -> str:
+        """Return what to type if people are known in the ledger of `theirs`."""
+        if self.new and theirs == self._system_id():
+            return "Drop --new-people: the system's data sets share one ledger."
+        merge = (
+            "That data set was declared to hold new people. Type `dphead ledger people "
+            f"{self.system} FILE` with a features file of it, to merge its ledger with "
+            "the system's"
+        )
+        return f"{merge}, and drop --new-people." if self.new else f"{merge}."
+
+    def check_ledger(self, dataset_id: str) -> None:
+        """Raise ExtractError if the data set has another ledger than declared."""
+        shares = self._ledger_of(dataset_id) == self._system_id()
+        if self.new and shares:
+            raise ExtractError(
+                f"Data set {dataset_id} shares the ledger of the id system "
+                f"{self.system!r}. Drop --new-people."
+            )
+        if not self.new and not shares:
+            raise ExtractError(
+                f"Data set {dataset_id} has a ledger of its own, and --people "
+                f"{self.system} needs the id system's ledger. Type `dphead ledger "
+                f"people {self.system} FILE` with a features file of that data set, to "
+                "merge the two ledgers. Then type this command again."
+            )
+
+    def keep(
+        self,
+        dataset_id: str,
+        salt: str,
+        groups: np.ndarray | None,
+        joining: Collection[str] = (),
+    ) -> None:
+        """Check the people again, and record them for the data set, durably.
+
+        Call this under `held`, before the first row is written. `salt` is the salt of
+        the features file, by which `recorded` finds its rows.
+        """
+        if self.index is None or self.system is None:
+            return
+        assert groups is not None
+        marks = [self._mark("system", self.system), self._mark("rows", salt)]
+        found = np.concatenate([np.array(marks, np.uint64), self._digests(groups)])
+        self.check(dataset_id, groups, joining)
+        self.index.extend(dataset_id, found)
+
+    def recorded(self, dataset_id: str, salt: str) -> bool:
+        """Return whether the people of a features file were recorded here.
+
+        Their data set has the ledger that its declaration says. No private value
+        affects the result.
+        """
+        if self.index is None or self.system is None:
+            return True
+        if self._mark("rows", salt) not in self.index.images(dataset_id):
+            return False
+        return self.new == (self._ledger_of(dataset_id) != self._system_id())
+
+    def join(self, dataset_id: str) -> None:
+        """Count a data set's people as people of the shared ledger, durably.
+
+        Call this under `held`, after the ledgers were merged.
+        """
+        assert self.index is not None and self.system is not None
+        marks = [self._mark("system", self.system), self._mark("part", dataset_id)]
+        found = [np.array(marks, np.uint64), self.index.images(dataset_id)]
+        self.index.extend(self._system_id(), np.concatenate(found))
+
+    def _ledger_of(self, dataset_id: str | None) -> str | None:
+        """Return the data set whose ledger counts a data set of this system."""
+        assert self.index is not None
+        shared = self._system_id()
+        if dataset_id is None or dataset_id == shared:
+            return dataset_id
+        parts = self.index.images(shared)
+        return shared if self._mark("part", dataset_id) in parts else dataset_id
+
+    def _digests(self, groups: np.ndarray) -> np.ndarray:
+        """Return a keyed digest of each person: of the system's name and the id.
+
+        A group's id is a digest of the canonical id alone (`items.text_group`).
+        """
+        people = np.unique(groups[groups != UNGROUPED]).tolist()
+        return np.array(
+            [self._mark("person", f"{self.system} {person}") for person in people],
+            np.uint64,
+        )
+
+    def _mark(self, kind: str, text: str) -> int:
+        assert self.index is not None
+        return int.from_bytes(self.index.keyed(f"{kind} {text}", 8), "little")
+
+    def _system_id(self) -> str:
+        assert self.index is not None
+        return self.index.keyed(f"ledger {self.system}", 16).hex()

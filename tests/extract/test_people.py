@@ -1,0 +1,156 @@
+"""People of a declared id system: one ledger counts each of them."""
+
+import multiprocessing
+import time
+
+import numpy as np
+import pytest
+from dphead_extract.errors import ExtractError
+from dphead_extract.features.format import group_ids
+from dphead_extract.index import ImageIndex
+from dphead_extract.items import UNGROUPED, text_group
+from dphead_extract.people import People
+
+A, B, SALT = ("a" * 32, "b" * 32, "5" * 32)
+
+
+@pytest.fixture
+def index(tmp_path):
+    return ImageIndex(tmp_path / "people")
+
+
+def ids(*names):
+    return np.array([text_group(name) for name in names], np.int64)
+
+
+def kept(people, dataset_id, *names, salt=SALT, joining=()):
+    with people.held():
+        people.keep(dataset_id, salt, ids(*names), joining)
+
+
+def test_an_id_system_has_one_random_ledger_in_a_home(index, tmp_path):
+    clinic = People(index, "clinic").shared_id
+    assert clinic == People(ImageIndex(index.folder), "clinic").shared_id
+    elsewhere = People(ImageIndex(tmp_path / "other"), "clinic").shared_id
+    assert len({clinic, People(index, "mrn").shared_id, elsewhere}) == 3
+    assert People(index, "clinic", new=True).shared_id is None
+
+
+@pytest.mark.parametrize("name", ["Clinic", "", "a b", "-a", "x" * 65, "a\n"])
+def test_two_spellings_of_a_name_are_no_two_systems(index, name):
+    with pytest.raises(ExtractError, match="--people must have"):
+        People(index, name)
+
+
+def test_declarations_need_a_name_and_a_home(index):
+    with pytest.raises(ExtractError, match="--new-people needs --people"):
+        People(index, None, new=True)
+    with pytest.raises(ExtractError, match="needs DPHEAD_HOME"):
+        People(None, "clinic")
+
+
+@pytest.mark.parametrize("known", [7, 7.0, "7", " 7 ", "7.0"])
+def test_one_known_person_is_refused_whatever_the_type_of_the_id(index, known):
+    shared = People(index, "clinic")
+    kept(shared, shared.shared_id, "7", "8")
+    new = People(index, "clinic", new=True)
+    groups = group_ids([known, 100], 2)
+    with pytest.raises(ExtractError, match=r"1 of 2 people .*Drop --new-people"):
+        new.check(None, groups)
+    new.check(None, ids("007", "100"))  # another text is another person
+    People(index, "mrn", new=True).check(None, groups)  # another system's ids
+
+
+def test_new_people_are_checked_against_those_declared_new_before(index):
+    new = People(index, "clinic", new=True)
+    kept(new, A, "1", "2")
+    kept(new, A, "1", "2")  # the same data set again
+    for people, own in ((new, B), (People(index, "clinic"), None)):
+        own = own or people.shared_id
+        with pytest.raises(ExtractError, match=f"1 of 2 people .*{A}.*ledger people"):
+            kept(people, own, "2", "3")
+        kept(people, own, str(own), "4" + own)
+    assert len(index.images(B)) == 4  # two people, the system and the rows
+
+
+def test_people_of_a_shared_ledger_may_be_in_many_of_its_data_sets(index):
+    clinic = People(index, "clinic")
+    kept(clinic, clinic.shared_id, "1", "2")
+    kept(clinic, clinic.shared_id, "2", "3", salt="6" * 32)
+    assert clinic.recorded(clinic.shared_id, "6" * 32)
+    assert not clinic.recorded(clinic.shared_id, "7" * 32)
+
+
+def test_a_data_set_with_a_ledger_of_its_own_is_merged_first(index):
+    clinic, new = People(index, "clinic"), People(index, "clinic", new=True)
+    with pytest.raises(ExtractError, match="dphead ledger people clinic FILE"):
+        clinic.check(A, ids("1"))
+    with pytest.raises(ExtractError, match="Drop --new-people"):
+        new.check(clinic.shared_id, ids("1"))
+    kept(clinic, A, "1", joining=(A, clinic.shared_id))
+    with pytest.raises(ExtractError, match=A):  # not merged yet
+        kept(clinic, clinic.shared_id, "1")
+    with clinic.held():
+        clinic.join(A)
+    kept(clinic, clinic.shared_id, "1")
+    kept(clinic, A, "2")
+    with pytest.raises(ExtractError, match="1 of 1 people"):
+        new.check(B, ids("2"))
+    assert clinic.recorded(A, SALT) and not new.recorded(A, SALT)
+
+
+def test_a_data_set_of_an_id_system_is_declared_each_time(index):
+    kept(People(index, "clinic", new=True), A, "1")
+    with pytest.raises(ExtractError, match="belongs to a declared id system"):
+        People(index).check(A, ids("1"))
+    with pytest.raises(ExtractError, match="another id system"):
+        People(index, "mrn", new=True).check(A, ids("1"))
+    People(index).check(B, ids("1"))
+
+
+def test_new_people_need_an_id_each_and_groups(index):
+    new = People(index, "clinic", new=True)
+    with pytest.raises(ExtractError, match="1 of 2 rows have no id"):
+        new.check(None, np.array([UNGROUPED, *ids("1")]))
+    with pytest.raises(ExtractError, match="column with the id"):
+        new.check(None, None)
+    clinic = People(index, "clinic")
+    clinic.check(clinic.shared_id, np.array([UNGROUPED]))
+
+
+def test_no_digest_tells_an_id_without_the_key(index, tmp_path):
+    """Neither the plain digest of an id, nor the one under another key, is stored."""
+    clinic = People(index, "clinic")
+    kept(clinic, clinic.shared_id, "P-17")
+    other = People(ImageIndex(tmp_path / "other"), "clinic")
+    kept(other, other.shared_id, "P-17")
+    own, theirs = (one.index.images(one.shared_id) for one in (clinic, other))
+    assert len(own) == 3 and not {*own.tolist()} & {*theirs.tolist()}
+    assert ids("P-17")[0] not in own.astype(np.int64)
+    stored = b"".join(p.read_bytes() for p in index.folder.iterdir())
+    assert b"P-17" not in stored and b"clinic" not in stored
+
+
+def test_two_extractions_at_once_cannot_both_have_a_new_person(index):
+    """The lock is held from the check to the record."""
+    forks = multiprocessing.get_context("fork")
+    found = forks.Queue()
+
+    def declare(number):
+        people = People(ImageIndex(index.folder), "clinic", new=True)
+        try:
+            with people.held():
+                people.check(None, ids("1"))
+                time.sleep(0.05)
+                people.keep(f"{number}" * 32, SALT, ids("1"))
+            found.put("kept")
+        except ExtractError:
+            found.put("refused")
+
+    started = [forks.Process(target=declare, args=(number,)) for number in range(3)]
+    for process in started:
+        process.start()
+    said = [found.get(timeout=60) for _ in started]
+    for process in started:
+        process.join()
+    assert sorted(said) == ["kept", "refused", "refused"]

@@ -1,0 +1,332 @@
+"""Two years of patients: one ledger counts each person, in a file and on a server."""
+
+import json
+
+import numpy as np
+import pytest
+from commands import contents, dphead, fitted, id_of, refusal, report_of, words
+from core import reserve
+from dphead_extract.features.format import open_features
+from dphead_extract.people import People
+from ledgers import specs
+
+from benchmarks.faults.servers import CLIENT
+from dphead.fit import people as module
+from dphead.fit.ledgers import (
+    counted_in,
+    ledger_home,
+    open_ledger,
+    people_index,
+    read_ledger,
+)
+from dphead.privacy.ledger import moving
+
+FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
+OWN = "People are recognized only within this data set"
+
+
+@pytest.fixture(params=["file", "server"])
+def store(request, monkeypatch):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    if request.param == "server":
+        on_server(request.getfixturevalue("team"), monkeypatch)
+    return request.param
+
+
+def on_server(team, monkeypatch):
+    """Use the server, whose key the members of all tests have."""
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    folder = people_index().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "key").write_bytes(b"k" * 32)
+
+
+@pytest.fixture
+def clinic(request):
+    """A name that no other test uses: all tests share a server."""
+    return "c" + str(abs(hash(request.node.name)) % 10**9)
+
+
+def year(folder, name, first, n=60):
+    """A table of n people with two rows each, and its command of import."""
+    draw = np.random.default_rng(first)
+    label = np.arange(2 * n) % 2
+    x = draw.random((2 * n, 4), np.float32)
+    x[:, 0] += label
+    group = [f"P-{first + i // 2}" for i in range(2 * n)]
+    np.savez(folder / f"{name}.npz", features=x, label=label, group=group)
+    output = folder / f"{name}.h5"
+    command = ("features", "import", folder / f"{name}.npz", "--classes", 2)
+    return output, (*command, "-o", output)
+
+
+def made(folder, name, first, *options):
+    output, command = year(folder, name, first)
+    fitted(*command, *options)
+    return output
+
+
+def charged(features, **more):
+    """Charge a fit of the file's data set, without a row."""
+    book = open_ledger(None, id_of(features))
+    reserve(specs(1, 8.0, group_cap=2, **more), book)
+
+
+def fits_of(features):
+    return read_ledger(None, counted_in(id_of(features))).count_fits()
+
+
+def test_two_years_of_patients_share_one_budget(store, tmp_path, clinic):
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    fitted("ledger", "budget", one, "--epsilon", 3, "--delta", 1e-3)
+    fitted("fit", one, "-o", tmp_path / "r1", *FIT, "--epsilon", 2.5)
+    two = made(tmp_path, "two", 0, "--people", clinic)  # the same people
+    assert id_of(one) == id_of(two)
+    said = refusal("fit", two, "-o", tmp_path / "r2", *FIT, "--epsilon", 2.5)
+    assert "exceed the budget" in said
+    done = fitted("fit", two, "-o", tmp_path / "r3", *FIT, "--epsilon", 1)
+    assert fits_of(one) == 2
+    report = report_of(tmp_path / "r3")
+    assert report["data"]["people"] == {"system": clinic, "new": False}
+    told = f"People are recognized by the id system {clinic}."
+    page = words((tmp_path / "r3/report.html").read_text())
+    for text in (words(done.out), report["statement"], page):
+        assert told in text and OWN not in text
+
+
+def test_one_known_person_is_no_new_person(store, tmp_path, clinic):
+    """Refused before anything is written, and told to the data holder only."""
+    made(tmp_path, "one", 0, "--people", clinic)
+    _, command = year(tmp_path, "two", 59)  # P-59 is in both
+    before = contents(tmp_path) | contents(ledger_home())
+    done = dphead(*command, "--people", clinic, "--new-people")
+    assert done.code == 2 and done.out == ""
+    assert "1 of 60 people are also in data set" in done.err
+    assert contents(tmp_path) | contents(ledger_home()) == before
+    new = made(tmp_path, "new", 60, "--people", clinic, "--new-people")
+    assert id_of(new) != id_of(tmp_path / "one.h5")
+    done = fitted("fit", new, "-o", tmp_path / "run", *FIT)
+    report = report_of(tmp_path / "run")
+    told = "given that the declaration is true: nobody in this data set is in another"
+    page = words((tmp_path / "run/report.html").read_text())
+    for text in (words(done.out), report["statement"], page):
+        assert told in text
+    # nor may they come back in a data set of the shared ledger
+    said = refusal(*year(tmp_path, "three", 100)[1], "--people", clinic)
+    assert "20 of 60 people" in said and f"dphead ledger people {clinic} FILE" in said
+    fitted("ledger", "people", clinic, new)
+    fitted(*year(tmp_path, "three", 100)[1], "--people", clinic)
+    assert counted_in(id_of(new)) == id_of(tmp_path / "three.h5")
+
+
+def test_ledgers_that_exist_are_merged_and_count_the_sum(store, tmp_path, clinic):
+    one, two = (made(tmp_path, name, 0) for name in ("one", "two"))
+    for features, epsilon in ((one, 3), (two, 2)):
+        fitted("ledger", "budget", features, "--epsilon", epsilon, "--delta", 1e-3)
+        run = tmp_path / f"{features.stem}.run"
+        done = fitted("fit", features, "-o", run, *FIT, "--epsilon", 1.8)
+        assert f"! {OWN}" in words(done.out) and OWN in report_of(run)["statement"]
+        assert report_of(run)["ledger"]["total_epsilon"] < 1.81
+    fitted("ledger", "people", clinic, one)
+    said = words(fitted("ledger", "people", clinic, two).out)
+    assert "the budget is exceeded: no further fit is charged" in said
+    assert "epsilon 2 at delta 0.001" in said and "spent in 2 fits" in said
+    again = fitted("ledger", "people", clinic, one, two)
+    assert "spent in 2 fits" in words(again.out)
+    for features in (one, two):
+        assert fits_of(features) == 2
+        command = ("fit", features, "-o", tmp_path / "no", *FIT, "--epsilon", 0.1)
+        assert "exceed the budget" in refusal(*command)
+        assert dphead("check", tmp_path / f"{features.stem}.run").code == 1
+    book = read_ledger(None, counted_in(id_of(one)))
+    assert book.verify() == [] and book.is_sum()
+
+
+def test_a_merged_budget_that_holds_is_no_guarantee_for_the_sum(tmp_path, clinic):
+    one, two = (made(tmp_path, name, 0) for name in ("one", "two"))
+    fitted("ledger", "budget", one, "--epsilon", 3, "--delta", 1e-3)
+    charged(one)
+    charged(two)
+    fitted("ledger", "people", clinic, one, two)
+    fitted("fit", two, "-o", tmp_path / "run", *FIT, "--epsilon", 0.5)
+    report = report_of(tmp_path / "run")
+    assert report["ledger"]["fits"] == 3 and report["ledger"]["is_sum"]
+    assert report["data"]["people"] == {"system": clinic, "new": False}
+    assert "it is no guarantee for their sum" in report["statement"]
+    assert "fixed before the first fit" not in report["statement"]
+    page = words((tmp_path / "run/report.html").read_text())
+    assert "a limit was fixed before the first fit" not in page
+    said = refusal("fit", two, "-o", tmp_path / "no", *FIT, "--epsilon", 2.95)
+    assert "exceed the budget" in said
+
+
+STEPS = [
+    (module.People, "keep"),
+    (moving, "_fixed"),
+    (moving.Ledger, "set_once"),
+    (moving.Ledger, "add"),
+    (module, "_fix"),
+    (module.People, "join"),
+]
+
+
+@pytest.mark.parametrize(
+    ("store", "place", "step"),
+    [
+        *(("file", *one) for one in STEPS),
+        *(("server", *STEPS[at]) for at in (2, 5)),  # the others take seconds more
+    ],
+    indirect=["store"],
+)
+def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
+    store, tmp_path, clinic, monkeypatch, place, step
+):
+    """Until then, no fit of the data set is left uncounted, and nobody becomes new."""
+    one = made(tmp_path, "one", 0)
+    charged(one)
+    real, calls = getattr(place, step), []
+    for number in range(20):
+
+        def dies(*given, number=number, **more):
+            calls.append(step)
+            if len(calls) == number + 1:
+                raise KeyboardInterrupt
+            return real(*given, **more)
+
+        calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(place, step, dies)
+            try:
+                module.declare_people(one, clinic, False)
+            except KeyboardInterrupt:
+                assert fits_in_all(one, clinic) == 1
+                continue
+            break
+    assert 0 < number < 19
+    module.declare_people(one, clinic, False)
+    assert fits_of(one) == 1
+    book = read_ledger(None, counted_in(id_of(one)))
+    assert book.verify() == [] and book.meta("dataset_id") != id_of(one)
+    command = (*year(tmp_path, "two", 0)[1], "--people", clinic, "--new-people")
+    assert "60 of 60 people" in refusal(*command)
+
+
+def fits_in_all(features, clinic):
+    """Fits of the ledgers that a fit on the file, or on a new one, would open."""
+    shared = People(people_index(), clinic).shared_id
+    books = {counted_in(id_of(features)), shared}
+    fits = [f["fit_id"] for b in books for f in read_ledger(None, b).fits()]
+    assert len(fits) == len({*fits}) or counted_in(id_of(features)) == shared
+    closed = read_ledger(None, id_of(features))
+    return len({*fits, *(fit["fit_id"] for fit in closed.fits())})
+
+
+def test_ledgers_of_another_relation_are_not_merged(tmp_path, clinic):
+    one, two = (made(tmp_path, name, 0) for name in ("one", "two"))
+    charged(one)
+    charged(two, relation="replace_one")
+    fitted("ledger", "people", clinic, one)
+    said = refusal("ledger", "people", clinic, two)
+    assert "another relation cannot be merged" in said
+    assert counted_in(id_of(two)) == id_of(two)
+    charged(two, relation="replace_one")
+
+
+def test_a_file_of_another_home_is_declared_again(tmp_path, clinic, monkeypatch):
+    """Its ledger would not be that of the id system there."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    new = made(tmp_path, "new", 500, "--people", clinic, "--new-people")
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+    for features, more in ((one, ()), (new, ("--new-people",))):
+        run = tmp_path / f"{features.stem}.run"
+        said = refusal("fit", features, "-o", run, *FIT)
+        assert "not recorded here" in said
+        assert " ".join(("ledger people", clinic, str(features), *more)) in said
+        fitted("ledger", "people", clinic, features, *more)
+        fitted("fit", features, "-o", run, *FIT)
+        assert report_of(run)["data"]["people"]["new"] == bool(more)
+    shared = People(people_index(), clinic).shared_id
+    assert counted_in(id_of(one)) == shared != counted_in(id_of(new))
+
+
+def test_an_estimator_and_a_concatenation_know_the_declaration(tmp_path, clinic):
+    from dphead import DPLeastSquaresClassifier
+
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    head = DPLeastSquaresClassifier(epsilon=1.0, group_cap=2, delta=1e-3)
+    assert any(clinic in note for note in head.fit(one).privacy_.notes)
+    assert fits_of(one) == 1
+    plain = made(tmp_path, "plain", 0)
+    notes = head.fit(plain).privacy_.notes
+    assert any(OWN in note for note in notes)
+
+
+def test_embeddings_and_files_of_the_same_rows_are_declared_once(tmp_path, clinic):
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    output, command = year(tmp_path, "two", 0)
+    said = refusal(*command, "--same-data-as", one, "--people", "other")
+    assert "Drop --people" in said
+    done = fitted(*command, "--same-data-as", one)
+    assert id_of(output) == id_of(one) and clinic in done.out
+    _, command = year(tmp_path, "three", 0)
+    assert "declared id system" in refusal(*command, "--dataset-id", id_of(one))
+    said = refusal(*command, "--dataset-id", "e" * 32, "--people", clinic)
+    assert "Drop --dataset-id" in said
+    _, ungrouped = year(tmp_path, "four", 0)
+    rows = dict(np.load(tmp_path / "four.npz"))
+    del rows["group"]
+    np.savez(tmp_path / "four.npz", **rows)
+    assert "column with the id" in refusal(*ungrouped, "--people", clinic)
+    assert OWN.split(" are ")[1] not in fitted(*ungrouped).out
+
+
+def test_an_import_that_dies_after_its_people_are_recorded_is_resumed(
+    tmp_path, clinic, monkeypatch
+):
+    from dphead_extract import importing
+
+    output, command = year(tmp_path, "one", 0)
+    command = (*command, "--people", clinic, "--new-people")
+    with monkeypatch.context() as patch:
+        patch.setattr(importing, "_fill", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            dphead(*command)
+    fitted(*command)
+    assert People(people_index(), clinic, True).recorded(
+        id_of(output), open_features(output).salt
+    )
+
+
+def test_a_plain_file_names_no_system(tmp_path):
+    one = made(tmp_path, "one", 0)
+    done = fitted("fit", one, "-o", tmp_path / "run", *FIT, "--epsilon", 1)
+    assert report_of(tmp_path / "run")["data"]["people"] is None
+    assert f"! {OWN}" in words(done.out)
+    assert json.loads(dphead("check", tmp_path / "run", "--json").out)["findings"]
+
+
+def test_the_server_never_has_the_key(team, tmp_path, clinic, monkeypatch):
+    on_server(team, monkeypatch)
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    index = people_index()
+    key = (index.folder / "key").read_bytes()
+    dump = "SELECT string_agg(encode(digests, 'hex'), '') FROM dphead.people"
+    ((held,),) = team.run(dump)
+    assert held and key.hex() not in held and b"P-17".hex() not in held
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
+    command = year(tmp_path, "two", 0)[1]
+    assert "Copy this file from a member" in refusal(*command, "--people", clinic)
+    own = people_index().folder
+    own.mkdir(parents=True)
+    (own / "key").write_bytes(b"x" * 32)
+    assert "under another key" in refusal(*command, "--people", clinic)
+    (own / "key").write_bytes(key)
+    fitted(*command, "--people", clinic)
+    assert id_of(tmp_path / "two.h5") == id_of(one)
+
+
+def test_a_file_keeps_the_id_system_that_it_declares(tmp_path, clinic):
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    said = refusal("ledger", "people", "other", one)
+    assert f"declares the id system '{clinic}'" in said

@@ -1,0 +1,89 @@
+"""Ledgers that are merged: the sum is counted, within all budgets."""
+
+import pytest
+from core import reserve
+from ledgers import DELTA, specs
+
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger.moving import merge
+from dphead.privacy.ledger.store import MOVED
+
+
+@pytest.fixture
+def books(tmp_path):
+    return [Ledger(tmp_path / f"{name}.sqlite", name) for name in ("a", "b")]
+
+
+def test_the_budget_after_a_merge_is_within_both(books):
+    source, target = books
+    source.set_budget(1.0, 1e-4)
+    target.set_budget(2.0, 1e-5)
+    reserve(specs(1, 8.0), source)
+    reserve(specs(1, 8.0), target)
+    merge(source, target)
+    found = target.budget()
+    assert (found["epsilon"], found["delta"]) == (1.0, 1e-5)
+    assert target.is_sum() and target.verify() == [] and len(target.budgets()) == 2
+    # the sum of three is within 2 at 1e-5, but not within 1
+    refused = specs(1, 5.0)
+    assert 1 < target.spent(DELTA, *(spec.event() for spec in refused)).epsilon < 2
+    with pytest.raises(LedgerError, match="limit is 1 at delta 1e-05"):
+        reserve(refused, target)
+    reserve(specs(1, 40.0), target)
+    assert target.count_fits() == 3
+
+
+def test_a_budget_that_the_sum_breaks_stays_broken(books):
+    source, target = books
+    target.set_budget(1.0, DELTA)
+    reserve(specs(1, 6.0), target)
+    reserve(specs(1, 2.0), source)
+    alone = source.spent(DELTA).epsilon
+    merge(source, target)
+    assert target.spent(DELTA).epsilon > alone > target.budget()["epsilon"]
+    with pytest.raises(LedgerError, match="exceed the budget"):
+        reserve(specs(1, 1e6), target)
+    with pytest.raises(LedgerError, match="budget cannot change"):
+        target.set_budget(9.0, DELTA)
+
+
+def test_a_ledger_that_adds_nothing_leaves_the_budget_a_guarantee(books, tmp_path):
+    source, target = books
+    source.set_budget(1.0, DELTA)
+    reserve(specs(1, 8.0), source)
+    merge(source, target)  # into a new ledger
+    merge(Ledger(tmp_path / "c.sqlite", "c"), target)  # of a new one
+    assert not target.is_sum() and target.budget() == source.budget()
+    late = Ledger(tmp_path / "d.sqlite", "d")
+    reserve(specs(1, 8.0), late)
+    unused = Ledger(tmp_path / "e.sqlite", "e")
+    unused.set_budget(3.0, DELTA)
+    merge(late, unused)  # a budget that was not fixed before the other's fit
+    assert unused.is_sum()
+
+
+def test_a_merged_ledger_takes_no_charge_and_is_counted_once(books, tmp_path):
+    source, target = books
+    fit = reserve(specs(2, 8.0), source)
+    fit.begin(0, specs(2, 8.0)[0])
+    for _ in range(2):
+        merge(source, target)
+    assert target.fits() == source.fits() and target.count_fits() == 1
+    assert source.meta(MOVED) == target.path
+    for use in (lambda: reserve(specs(), source), lambda: fit.begin(0, specs()[0])):
+        with pytest.raises(LedgerError, match="was moved to"):
+            use()
+    with pytest.raises(LedgerError, match="already moved"):
+        merge(source, Ledger(tmp_path / "c.sqlite", "c"))
+    with pytest.raises(LedgerError, match="Only ledgers of two data sets"):
+        merge(target, Ledger(tmp_path / "copy.sqlite", "b"))
+
+
+def test_ledgers_of_another_unit_are_refused_before_either_changes(books):
+    source, target = books
+    reserve(specs(1, 8.0, group_cap=2), source)
+    reserve(specs(1, 8.0), target)
+    before = [one.facts() for one in books]
+    with pytest.raises(LedgerError, match="group cap cannot be merged"):
+        merge(source, target)
+    assert [one.facts() for one in books] == before
