@@ -23,6 +23,12 @@ def ids(*names):
     return np.array([text_group(name) for name in names], np.int64)
 
 
+def shared(people):
+    """The data set whose ledger the id system shares."""
+    assert people.shared_id is not None
+    return people.shared_id
+
+
 def kept(people, dataset_id, *names, salt=SALT, joining=()):
     with people.held():
         people.keep(dataset_id, salt, ids(*names), joining)
@@ -51,8 +57,8 @@ def test_declarations_need_a_name_and_a_home(index):
 
 @pytest.mark.parametrize("known", [7, 7.0, "7", " 7 ", "7.0"])
 def test_one_known_person_is_refused_whatever_the_type_of_the_id(index, known):
-    shared = People(index, "clinic")
-    kept(shared, shared.shared_id, "7", "8")
+    clinic = People(index, "clinic")
+    kept(clinic, shared(clinic), "7", "8")
     new = People(index, "clinic", new=True)
     groups = group_ids([known, 100], 2)
     with pytest.raises(ExtractError, match=r"1 of 2 people .*Drop --new-people"):
@@ -66,7 +72,7 @@ def test_new_people_are_checked_against_those_declared_new_before(index):
     kept(new, A, "1", "2")
     kept(new, A, "1", "2")  # the same data set again
     for people, own in ((new, B), (People(index, "clinic"), None)):
-        own = own or people.shared_id
+        own = own or shared(people)
         with pytest.raises(ExtractError, match=f"1 of 2 people .*{A}.*ledger people"):
             kept(people, own, "2", "3")
         kept(people, own, str(own), "4" + own)
@@ -75,10 +81,10 @@ def test_new_people_are_checked_against_those_declared_new_before(index):
 
 def test_people_of_a_shared_ledger_may_be_in_many_of_its_data_sets(index):
     clinic = People(index, "clinic")
-    kept(clinic, clinic.shared_id, "1", "2")
-    kept(clinic, clinic.shared_id, "2", "3", salt="6" * 32)
-    assert clinic.recorded(clinic.shared_id, "6" * 32)
-    assert not clinic.recorded(clinic.shared_id, "7" * 32)
+    kept(clinic, shared(clinic), "1", "2")
+    kept(clinic, shared(clinic), "2", "3", salt="6" * 32)
+    assert clinic.recorded(shared(clinic), "6" * 32)
+    assert not clinic.recorded(shared(clinic), "7" * 32)
 
 
 def test_a_data_set_with_a_ledger_of_its_own_is_merged_first(index):
@@ -86,13 +92,13 @@ def test_a_data_set_with_a_ledger_of_its_own_is_merged_first(index):
     with pytest.raises(ExtractError, match="dphead ledger people clinic FILE"):
         clinic.check(A, ids("1"))
     with pytest.raises(ExtractError, match="Drop --new-people"):
-        new.check(clinic.shared_id, ids("1"))
-    kept(clinic, A, "1", joining=(A, clinic.shared_id))
+        new.check(shared(clinic), ids("1"))
+    kept(clinic, A, "1", joining=(A, shared(clinic)))
     with pytest.raises(ExtractError, match=A):  # not merged yet
-        kept(clinic, clinic.shared_id, "1")
+        kept(clinic, shared(clinic), "1")
     with clinic.held():
         clinic.join(A)
-    kept(clinic, clinic.shared_id, "1")
+    kept(clinic, shared(clinic), "1")
     kept(clinic, A, "2")
     with pytest.raises(ExtractError, match="1 of 1 people"):
         new.check(B, ids("2"))
@@ -115,16 +121,18 @@ def test_new_people_need_an_id_each_and_groups(index):
     with pytest.raises(ExtractError, match="column with the id"):
         new.check(None, None)
     clinic = People(index, "clinic")
-    clinic.check(clinic.shared_id, np.array([UNGROUPED]))
+    clinic.check(shared(clinic), np.array([UNGROUPED]))
 
 
 def test_no_digest_tells_an_id_without_the_key(index, tmp_path):
     """Neither the plain digest of an id, nor the one under another key, is stored."""
     clinic = People(index, "clinic")
-    kept(clinic, clinic.shared_id, "P-17")
+    kept(clinic, shared(clinic), "P-17")
     other = People(ImageIndex(tmp_path / "other"), "clinic")
-    kept(other, other.shared_id, "P-17")
-    own, theirs = (one.index.images(one.shared_id) for one in (clinic, other))
+    kept(other, shared(other), "P-17")
+    stores = (index, ImageIndex(tmp_path / "other"))
+    own = stores[0].images(shared(clinic))
+    theirs = stores[1].images(shared(other))
     assert len(own) == 3 and not {*own.tolist()} & {*theirs.tolist()}
     assert ids("P-17")[0] not in own.astype(np.int64)
     stored = b"".join(p.read_bytes() for p in index.folder.iterdir())

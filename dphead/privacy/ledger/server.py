@@ -205,7 +205,7 @@ def held(url: str, lock: str = "") -> Iterator[Callable[[], None]]:
 
 def store_id(url: str) -> str:
     """Return the random public id of a server's ledgers."""
-    with closing(_connect(url)) as connection, one_error():
+    with _connection(url) as connection, one_error():
         return connection.exec_driver_sql(f"SELECT id FROM {VIEWS}.store").scalar_one()
 
 

@@ -25,7 +25,7 @@ def test_the_budget_after_a_merge_is_within_both(books):
     assert (found["epsilon"], found["delta"]) == (1.0, 1e-5)
     assert target.is_sum() and target.verify() == [] and len(target.budgets()) == 2
     # the sum of three is within 2 at 1e-5, but not within 1
-    refused = specs(1, 5.0)
+    refused = specs(1, 3.5)
     assert 1 < target.spent(DELTA, *(spec.event() for spec in refused)).epsilon < 2
     with pytest.raises(LedgerError, match="limit is 1 at delta 1e-05"):
         reserve(refused, target)
@@ -65,12 +65,15 @@ def test_a_ledger_that_adds_nothing_leaves_the_budget_a_guarantee(books, tmp_pat
 def test_a_merged_ledger_takes_no_charge_and_is_counted_once(books, tmp_path):
     source, target = books
     fit = reserve(specs(2, 8.0), source)
-    fit.begin(0, specs(2, 8.0)[0])
+    fit.begin(specs(2, 8.0)[0].row())
     for _ in range(2):
         merge(source, target)
     assert target.fits() == source.fits() and target.count_fits() == 1
     assert source.meta(MOVED) == target.path
-    for use in (lambda: reserve(specs(), source), lambda: fit.begin(0, specs()[0])):
+    for use in (
+        lambda: reserve(specs(), source),
+        lambda: fit.begin(specs(2, 8.0)[0].row()),
+    ):
         with pytest.raises(LedgerError, match="was moved to"):
             use()
     with pytest.raises(LedgerError, match="already moved"):
