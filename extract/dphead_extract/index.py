@@ -308,8 +308,9 @@ def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     `digests` is (n,), canonical digests only, or (n, forms).
     """
-    forms = digests.reshape(len(digests), -1).astype(np.uint64)
-    own = forms[:, :1] if forms.size else np.empty((0, 1), np.uint64)
+    # without digests, as of a shard without a readable image, numpy infers no length
+    forms = digests.reshape(len(digests), -1 if digests.size else 1).astype(np.uint64)
+    own = forms[:, :1]
     pairs = np.stack([forms, np.broadcast_to(own, forms.shape)], axis=-1)
     return own[:, 0], pairs[forms != own]
 
