@@ -23,7 +23,7 @@ from dphead_extract.features.format import FeaturesFile, open_features
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis.metrics import evaluate_scores
 from dphead.data.features import FeaturesRows
-from dphead.fit.loop import FitResult, Run, fit_head
+from dphead.fit.fit import FitResult, fit_rows
 from dphead.fit.report import guarantee
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
@@ -65,7 +65,7 @@ def sweep(
             for seed in range(draws if np.isfinite(epsilon) else 1):
                 if (method, epsilon, seed) in done:
                     continue
-                result = fit_head(plan, rows, Run(noise=NoiseSource(seed)))
+                result = fit_rows(plan, rows, noise=NoiseSource(seed))
                 row = {
                     "method": method,
                     "settings": repr(solver),
@@ -84,7 +84,7 @@ def sweep(
 def _measured(result: FitResult, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     plan = result.plan
     g = guarantee(result.plan)
-    metrics = evaluate_scores(result.head.scores(x), y)
+    metrics = evaluate_scores(result.trained.scores(x), y)
     return {
         "epsilon": plan.epsilon,
         "delta": plan.delta,
@@ -95,8 +95,8 @@ def _measured(result: FitResult, x: np.ndarray, y: np.ndarray) -> dict[str, Any]
         "accuracy": metrics["accuracy"],
         "worst_class": metrics["worst_class_accuracy"],
         "expected": None
-        if result.head.estimate is None
-        else vars(result.head.estimate),
+        if result.trained.estimate is None
+        else vars(result.trained.estimate),
     }
 
 

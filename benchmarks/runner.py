@@ -19,7 +19,7 @@ from benchmarks.machine import peak_memory
 from benchmarks.shuffled import ShuffledBatches, true_epsilon
 from benchmarks.store import RESULTS, append, provenance, read
 from dphead.analysis.metrics import evaluate_scores
-from dphead.fit.loop import Run, fit_head
+from dphead.fit.fit import fit_rows
 from dphead.fit.report import guarantee
 from dphead.planning.methods import make_method
 from dphead.planning.plan import FitPlan, make_plan
@@ -38,8 +38,8 @@ def fit(job: Job, seed: int) -> dict[str, Any]:
     noise = (
         ShuffledBatches(seed, plan) if job.sampling == "shuffle" else NoiseSource(seed)
     )
-    result = fit_head(plan, data.rows, Run(noise=noise))
-    metrics = evaluate_scores(result.head.scores(data.x), data.y)
+    result = fit_rows(plan, data.rows, noise=noise)
+    metrics = evaluate_scores(result.trained.scores(data.x), data.y)
     spent = guarantee(plan)
     shuffled = job.sampling == "shuffle"
     return {

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dphead.data.arrays import ArrayRows
-from dphead.fit.loop import FitResult, Run, fit_head
+from dphead.fit.fit import FitResult, fit_rows
 from dphead.planning.plan import FitPlan, make_plan
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.noise import NoiseSource
@@ -20,19 +20,19 @@ def quick_sums() -> VerifiedSum:
 def plan_and_fit(
     solver, rows, facts, epsilon=1.0, *, delta=1e-5, relation="zero_out", **run
 ) -> FitResult:
-    """`fit_head` with the plan for (epsilon, delta) and the rows' cap. run: the fields
-    of `Run`.
+    """`fit_rows` with the plan for (epsilon, delta) and the rows' cap. run: the fields
+    of `fit_rows`.
     """
     target = {"epsilon": epsilon, "delta": delta, "relation": relation}
     plan = make_plan(solver, facts, group_cap=rows.group_cap, **target)
-    return fit_head(plan, rows, Run(**run))
+    return fit_rows(plan, rows, **run)
 
 
 def head_of(solver, x, y, n_classes, epsilon=1.0, seed=0, *, n_rows=None, **more):
     """The head of a fit of arrays. n_rows: where it is not that of the arrays."""
     facts = ProblemInfo(n_rows or len(x), x.shape[1], n_classes)
     run = {"noise": NoiseSource(seed), "summer": quick_sums()} | more
-    return plan_and_fit(solver, ArrayRows(x, y, 8192), facts, epsilon, **run).head
+    return plan_and_fit(solver, ArrayRows(x, y, 8192), facts, epsilon, **run).trained
 
 
 def right(head, x, y) -> float:

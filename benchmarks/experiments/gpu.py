@@ -120,7 +120,7 @@ SIZES = ((4096, 40, 7), (16_384, 768, 10))
 def heads() -> None:
     """Compare seeded heads of every method by both backends, byte for byte."""
     from dphead.data.arrays import ArrayRows
-    from dphead.fit.loop import Run, fit_head
+    from dphead.fit.fit import fit_rows
     from dphead.planning.methods import make_method
     from dphead.planning.plan import make_plan
     from dphead.planning.registry import OURS
@@ -141,11 +141,12 @@ def heads() -> None:
         solver = make_method(name, facts, settings).solver
         plan = make_plan(solver, facts, epsilon=1.0, delta=1e-5)
         one, other = (
-            fit_head(
+            fit_rows(
                 plan,
                 rows,
-                Run(noise=NoiseSource(3), summer=VerifiedSum(way, memory=1 << 28)),
-            ).head.weights.tobytes()
+                noise=NoiseSource(3),
+                summer=VerifiedSum(way, memory=1 << 28),
+            ).trained.weights.tobytes()
             for way in (JaxSums(), CpuSums())
         )
         keep("equality", head=name, bytes=len(one), different=int(one != other))

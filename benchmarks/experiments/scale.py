@@ -91,7 +91,7 @@ def one(path: str, n: int) -> dict[str, Any]:
 
 def timed(rows: Any) -> dict[str, float]:
     """Seconds of each release, and of a further fit."""
-    from dphead.fit.loop import Run, fit_head
+    from dphead.fit.fit import fit_rows
     from dphead.planning.plan import make_plan
     from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import ClassSums, Gram
@@ -110,7 +110,7 @@ def timed(rows: Any) -> dict[str, float]:
     solver = LeastSquares(centering=Centering(share=0))
     facts = ProblemInfo(rows.n_rows, COLUMNS, CLASSES)
     plan = make_plan(solver, facts, epsilon=2.0, delta=1e-6)
-    fit_head(plan, rows, Run(summer=summer))
+    fit_rows(plan, rows, summer=summer)
     return {"Gram": gram, "ClassSums": sums, "further": time.perf_counter() - start}
 
 

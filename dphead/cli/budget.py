@@ -25,7 +25,7 @@ def budget_lines(
     Parameters
     ----------
     ledger : dict
-        A report's entry "ledger", or the totals of `run_folder.try_runs`.
+        A report's entry "ledger", or the totals of `run_folder.try_plans`.
     delta : float
         Delta of the next fit.
     which : str or None, default "this one"
@@ -69,21 +69,21 @@ def budget_lines(
         yield every if which is None else in_words(left, delta, limit, which)
 
 
-def before_charge(run: Any, refused: bool = False) -> Iterator[str]:
-    """Yield lines on the epsilon of a prepared run and the budget of its data set.
+def before_charge(fit: Any, options: Any, refused: bool = False) -> Iterator[str]:
+    """Yield lines on the epsilon of a prepared fit and the budget of its data set.
 
-    If the ledger would refuse the run, the last line says why. With `refused`, this
-    line is omitted, because an error follows.
+    If the ledger would refuse the fit, the last line says why. With `refused`, this
+    line is omitted, because an error follows. `options` are the run's `RunOptions`.
     """
-    from dphead.fit.run_folder import interrupted, try_runs
+    from dphead.fit.run_folder import interrupted, try_plans
 
-    plan = run.announced
+    plan = fit.announced
     asked = tied(spent_at(plan.epsilon_spent(), plan.delta))
     yield f"{asked} requested by this fit"
-    if interrupted(run.options.out) is not None:
+    if interrupted(options.out) is not None:
         yield "resuming the interrupted fit in the run folder is not charged again"
         return
-    ledger, tried = try_runs([run])
+    ledger, tried = try_plans([plan], fit.about, options.ledger)
     yield from budget_lines(ledger, plan.delta)
     if tried.refused is not None and not refused:
         yield f"! This fit would be refused: {tried.reason}"
@@ -91,9 +91,9 @@ def before_charge(run: Any, refused: bool = False) -> Iterator[str]:
 
 @contextmanager
 def budget_on_refusal(
-    prepared: Callable[[], Any], progress: Progress, verbose: bool
+    prepared: Callable[[], Any], options: Any, progress: Progress, verbose: bool
 ) -> Iterator[None]:
-    """Print the budget if the ledger refuses the run that `prepared` returns.
+    """Print the budget if the ledger refuses the fit that `prepared` returns.
 
     With `verbose`, the budget was printed before.
     """
@@ -102,12 +102,13 @@ def budget_on_refusal(
     try:
         yield
     except LedgerError:
-        if (run := prepared()) is not None and not verbose:
-            progress.say(section("Budget", before_charge(run, refused=True)))
+        if (fit := prepared()) is not None and not verbose:
+            lines = before_charge(fit, options, refused=True)
+            progress.say(section("Budget", lines))
         raise
 
 
-def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
+def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
     """Print before the first fit what it fixes, and that the data set has no budget.
 
     With `ask`, a user on a terminal decides whether the run goes on. Before a run
@@ -117,12 +118,12 @@ def offer_budget(run: Any, progress: Progress, ask: bool) -> None:
     from dphead.fit.ledgers import read_ledger
     from dphead.fit.run_folder import interrupted
 
-    options, plan = run.options, run.announced
-    with closing(read_ledger(options.ledger, run.source.dataset_id)) as book:
+    plan, source = fit.announced, fit.about.source
+    with closing(read_ledger(options.ledger, source.dataset_id)) as book:
         limited, first = book.budget() is not None, not book.count_fits()
     if not (first and plan.private) or interrupted(options.out) is not None:
         return
-    if run.source.grouped:
+    if source.grouped:
         progress.say(section("Unit", _unit_from_now_on(plan)))
     if limited:
         return

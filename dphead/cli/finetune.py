@@ -174,16 +174,16 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
     from dphead.cli.summary import outcome
     from dphead.finetune.run import finetune as train
 
-    run: Any = None
+    fit: Any = None
 
     with shown("reading images") as progress:
 
-        def announce(prepared: Any) -> None:
-            nonlocal run
-            run = prepared
-            plan, found = run.announced, run.schedule
+        def announce(prepared: Any, found: Any) -> None:
+            nonlocal fit
+            fit = prepared
+            plan = fit.announced
             if dry_run or verbose:
-                title = f"To be released ({run.method.source})"
+                title = f"To be released ({fit.about.settings_from})"
                 progress.say(releases_table(plan.summary(), title))
                 epsilon = found.epsilon if plan.private else float("inf")
                 progress.say(
@@ -191,19 +191,19 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
                     f"{found.noise_multiplier:.5g}, batches of {found.batch_size}, "
                     f"{found.steps} steps: epsilon {rounded_up(epsilon, 5)}"
                 )
-                progress.say(section("Budget", before_charge(run)))
+                progress.say(section("Budget", before_charge(fit, options)))
             if dry_run:
                 raise click.exceptions.Exit(0)
-            offer_budget(run, progress, ask=options.processes is None)
+            offer_budget(fit, options, progress, ask=options.processes is None)
             progress.begin("charging")
 
-        with budget_on_refusal(lambda: run, progress, verbose):
+        with budget_on_refusal(lambda: fit, options, progress, verbose):
             result = train(options, announce, progress, progress.begin)
         if result is None:
             return
         progress.begin("computing the bound on attacks")
         files = "model.safetensors model.json"
-        text = outcome(options.out, result, run.announced, files)
+        text = outcome(options.out, result, fit.announced, files)
     click.echo(text)
 
 

@@ -129,17 +129,17 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
     from dphead.fit.duration import LONG_SECONDS, missing_kernels, time_in_words
     from dphead.fit.run import fit_files
 
-    run: Any = None
+    fit: Any = None
 
     with shown("reading and checking rows", not process_id) as progress:
 
         def announce(prepared: Any, seconds: float) -> None:
-            nonlocal run
-            run = prepared
+            nonlocal fit
+            fit = prepared
             if dry_run or verbose:
-                title = f"To be released ({run.method.source})"
-                progress.say(releases_table(run.announced.summary(), title))
-                progress.say(section("Budget", before_charge(run)))
+                title = f"To be released ({fit.about.settings_from})"
+                progress.say(releases_table(fit.announced.summary(), title))
+                progress.say(section("Budget", before_charge(fit, options)))
             if seconds > LONG_SECONDS or (dry_run and seconds):
                 took = time_in_words(seconds)
                 progress.say(f"This fit takes about {took} on this machine.")
@@ -147,15 +147,15 @@ def _fit(options: Any, process_id: int | None, *, dry_run: bool, verbose: bool) 
                 progress.say(warning)
             if dry_run:
                 raise click.exceptions.Exit(0)
-            offer_budget(run, progress, ask=options.processes is None)
+            offer_budget(fit, options, progress, ask=options.processes is None)
             progress.begin("verifying sums, then charging")
 
-        with budget_on_refusal(lambda: run, progress, verbose):
+        with budget_on_refusal(lambda: fit, options, progress, verbose):
             result = fit_files(options, announce, progress)
         if result["report"] is None:
             return
         progress.begin("computing the bound on attacks")
-        text = outcome(options.out, result, run.announced)
+        text = outcome(options.out, result, fit.announced)
     click.echo(text)
 
 

@@ -29,6 +29,7 @@ from dphead.estimators.inputs import (
 )
 from dphead.estimators.labels import label_column, positions
 from dphead.fit.files import check_features
+from dphead.fit.fit import About
 from dphead.fit.head_file import save_head
 from dphead.fit.run import tuning_of
 from dphead.planning.methods import Method, make_method
@@ -203,20 +204,20 @@ class DPClassifier(PrivateClassifier):
             method = self._method(data.facts)
             auto = self.accountant == "auto"
             accountant = method.accountant if auto else self.accountant
-            result = self._carry_out(
-                data,
-                lambda: self._plan_head(method.solver, data.facts, accountant),
-                description=self.method,
-                notes=unit,
+            about = About(
+                source=data.source,
+                name=self.method,
+                preset=self.preset,
+                settings=asdict(method.solver),  # type: ignore[call-overload]
+                settings_from=method.source,
+                space=data.source.feature_space,
+                warnings=tuple(unit),
             )
-        self.head_: LinearHead = result.head
-        self._keep_run(
-            result,
-            source=data.source,
-            method=method,
-            name=self.method,
-            settings=asdict(method.solver),  # type: ignore[call-overload]
-        )
+            result = self._carry_out(
+                data, about, lambda: self._plan_head(method.solver, data, accountant)
+            )
+        self.head_: LinearHead = result.trained
+        self._keep_run(result, about)
         self.classes_: np.ndarray = data.classes
         self.n_features_in_: int = data.facts.n_features
         self.expected_accuracy_: AccuracyEstimate | None = self.head_.estimate
@@ -265,7 +266,7 @@ class DPClassifier(PrivateClassifier):
         tuned = "NOT ACCOUNTED"  # other ledgers may have fits on the same arrays
         if self.ledger_.path != IN_MEMORY:
             tuned = tuning_of([self.preset, *self._options().values()], self.ledger_)
-        facts = {"extraction": self._run["source"].extraction}
+        facts = {"extraction": self._about.source.extraction}
         self._write_run(folder, tuning, tuned, save_head, facts)
 
     def _refuse_label_sets(self, todo: str) -> None:

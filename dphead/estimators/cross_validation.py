@@ -11,7 +11,7 @@ from dphead.data.arrays import declared_dtype, group_ids
 from dphead.estimators.base import DPClassifier
 from dphead.estimators.inputs import as_arrays, declared, is_path, require_target
 from dphead.estimators.labels import label_column, require_same_kind
-from dphead.fit.loop import reserve
+from dphead.fit.fit import Fit, charge_ledger
 from dphead.planning.plan import FitPlan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.charge import Charge
@@ -124,7 +124,7 @@ def cross_validate(
         rest = labels.astype(object)
         rest[left_out] = None  # no label: the row adds zero to every sum
         own = type(estimator)(**given)
-        own._reserve = charged
+        own._charge = charged
         fitted.append(own.fit(X, rest, groups))
         score = np.nan
         if len(left_out):
@@ -143,13 +143,14 @@ class _OneCharge:
         self._charge: Charge | None = None
         self.plan: FitPlan | None = None
 
-    def __call__(self, plan: FitPlan, ledger: Ledger, **more: Any) -> Charge:
+    def __call__(self, fit: Fit[Any], ledger: Ledger) -> Charge:
         # the folds have the same public sizes, so they have the same plan
         if self._charge is None:
-            whole = replace(plan, specs=plan.specs * self._folds)
-            self.plan = whole = replace(whole, epsilon=whole.epsilon_spent())
-            more["description"] += f", cross-validation of {self._folds} folds"
-            self._charge = reserve(whole, ledger, **more)
+            plan = replace(fit.plan, specs=fit.plan.specs * self._folds)
+            self.plan = plan = replace(plan, epsilon=plan.epsilon_spent())
+            name = f"{fit.about.name}, cross-validation of {self._folds} folds"
+            about = replace(fit.about, name=name)
+            self._charge = charge_ledger(replace(fit, plan=plan, about=about), ledger)
         return self._charge
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import numpy as np
 from dphead_extract.safe_text import printable
@@ -24,18 +24,17 @@ from dphead.analysis.protected import about_people
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
 from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
-from dphead.fit.ledgers import charged_elsewhere, open_ledger
-from dphead.fit.loop import (
+from dphead.fit.fit import (
+    About,
+    Fit,
     FitResult,
-    Run,
-    fit_head,
-    reserve,
-    verified_sum_for,
+    charge_ledger,
+    host_sum,
+    warn_of_duration,
 )
-from dphead.fit.options import RunOptions
+from dphead.fit.ledgers import charged_elsewhere, open_ledger
 from dphead.fit.report import NOT_TESTED, uncounted
 from dphead.fit.run_folder import (
-    Prepared,
     beside_others,
     check_folder,
     locked,
@@ -48,7 +47,7 @@ from dphead.privacy.ledger.server import is_on_server, is_url
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.python_values import python_value
-from dphead.solvers.base import ProblemInfo, Solver
+from dphead.solvers.base import Solver
 from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
 from dphead.sums.verified import VerifiedSum
 
@@ -57,6 +56,7 @@ _BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
 # Python types of classes by the kind of their dtype; others are strings
 _KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
+T = TypeVar("T")
 # parameters of estimators of heads; fine-tuning does not protect groups
 GroupCap = Annotated[int | None, Setting("Rows of a group that count.", AT_LEAST_ONE)]
 GroupMean = Annotated[bool, Setting("Whether the means of groups count.")]
@@ -197,12 +197,12 @@ class PrivateEstimator(BaseEstimator):
         return presets.delta_of(getattr(self, "preset", None), self.delta)
 
     def _plan_head(
-        self, solver: Solver, facts: ProblemInfo, accountant: str = "auto"
-    ) -> tuple[FitPlan, VerifiedSum]:
-        """Return a linear head's plan and its summation backend."""
+        self, solver: Solver[T], data: TrainingData, accountant: str = "auto"
+    ) -> tuple[FitPlan[T], VerifiedSum]:
+        """Return a linear head's plan, and its verified sum."""
         plan = make_plan(
             solver,
-            facts,
+            data.facts,
             epsilon=self.epsilon,
             delta=self._delta(),
             relation=self.relation,
@@ -210,29 +210,26 @@ class PrivateEstimator(BaseEstimator):
             group_cap=self.group_cap,  # type: ignore[attr-defined]
             group_mean=self.group_mean,  # type: ignore[attr-defined]
         )
-        return plan, verified_sum_for(plan)
+        return plan, host_sum(plan)
 
     def _fit_unclassed(
-        self, solver: Solver, rows: Any, groups: Any, notice: Callable[[], str]
-    ) -> Any:
+        self, solver: Solver[T], rows: Any, groups: Any, notice: Callable[[], str]
+    ) -> T:
         """Fit on rows without classes, with one dummy class, and return the head."""
         one_class = np.zeros(len(rows), np.int64)
         given = (self, rows, lambda: one_class, groups, np.array([0]))
         data = of_arrays(*given, notice=notice)
-        result = self._carry_out(
-            data, lambda: self._plan_head(solver, data.facts), description=solver.name
-        )
-        self.head_ = result.head
-        return self.head_
+        about = About(source=data.source, name=solver.name)
+        result = self._carry_out(data, about, lambda: self._plan_head(solver, data))
+        self.head_: Any = result.trained
+        return result.trained
 
     def _carry_out(
         self,
         data: TrainingData,
-        prepare: Callable[[], tuple[FitPlan, VerifiedSum]],
-        *,
-        description: str,
-        notes: Sequence[str] = (),
-    ) -> FitResult:
+        about: About,
+        prepare: Callable[[], tuple[FitPlan[T], VerifiedSum]],
+    ) -> FitResult[T]:
         """Warn, plan, charge and fit, for heads and for fine-tuning.
 
         This method sets `privacy_` and `ledger_`.
@@ -241,12 +238,10 @@ class PrivateEstimator(BaseEstimator):
         ----------
         data : TrainingData
             The rows and their identity. The rows are read after the charge.
+        about : About
+            What is public about the fit. Its warnings are notes on the guarantee.
         prepare : callable
-            Function that returns the plan and the summation backend.
-        description : str
-            Text for this fit's entry in the ledger.
-        notes : sequence of str, default ()
-            Further notes on the guarantee.
+            Function that returns the plan and the verified sum.
 
         Returns
         -------
@@ -258,8 +253,7 @@ class PrivateEstimator(BaseEstimator):
         ValueError, LedgerError
             If the fit is refused. Nothing is charged then.
         """
-        seed = self.random_state
-        noise = NoiseSource(seed)
+        noise = NoiseSource(self.random_state)
         large = self._confirmed_delta(data.facts.n_rows)
         plan, summer = prepare()
         ledger = _ledger_of(self.ledger, data.source.dataset_id)
@@ -276,25 +270,29 @@ class PrivateEstimator(BaseEstimator):
             if text and is_news(self, subject):
                 warnings.warn(printable(text), PrivacyWarning, stacklevel=3)
         weaker.pop("seed", None)  # `privacy_of` adds this note
-        # the folds of a cross-validation share one charge
-        charged = vars(self).pop("_reserve", reserve)(
-            plan,
-            ledger,
-            feature_space=data.source.feature_space,
-            seed=seed,
-            description=description,
+        fit = Fit(
+            plan=plan,
+            about=about,
+            sizes=data.sizes,
+            rows=data.rows,
+            summer=summer,
+            noise=noise,
         )
-        run = Run(charged=charged, noise=noise, summer=summer)
+        # the folds of a cross-validation share one charge
+        charge = vars(self).pop("_charge", charge_ledger)
+        result = fit.carry_out(
+            lambda fit: charge(fit, ledger), announce=warn_of_duration
+        )
         people = about_people(vars(data.source)) or ""
         people += "." if people else ""
-        result = fit_head(plan, data.rows(), run)
+        notes = [large, *about.warnings, *weaker.values(), people]
         self.privacy_: Privacy = privacy_of(
             plan,
             n_rows=data.facts.n_rows,
             seeded=not noise.private,
             counted=counted,
             classes_seen=data.classes_seen,
-            warning=" ".join(filter(None, [large, *notes, *weaker.values(), people])),
+            warning=" ".join(filter(None, notes)),
         )
         self._ledger: str | Ledger = ledger
         _tell_holder(data.notice())
@@ -328,13 +326,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     preset: Annotated[str | None, Setting("A paper's settings.")] = None
     accountant: Annotated[str, Setting("Calibrates the noise.")] = "auto"
 
-    def _keep_run(self, result: FitResult, **facts: Any) -> None:
-        """Keep the facts of a fit for `save`, without the ledger.
+    def _keep_run(self, result: FitResult[Any], about: About) -> None:
+        """Keep what `save` writes, without the ledger.
 
         `ledger_` holds the ledger, which cannot be pickled.
         """
-        space = facts["source"].feature_space
-        self._run: dict[str, Any] = {**facts, "plan": result.plan, "space": space}
+        self._about = about
         self._result: Any = replace(result, ledger=None)  # type: ignore[arg-type]
 
     def _write_run(
@@ -348,25 +345,25 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """Write a run folder. The function `save` writes the head or the network."""
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])
-        options = RunOptions(
-            features=Path(),
-            out=out,
-            ledger=ledger.path,
-            preset=self.preset,
-            tuning=tuning,
-        )
-        run = beside_others(Prepared(options=options, warnings=[], **self._run))
+        about = beside_others(self._about, out, ledger.path, tuning)
         # the notes already name other ledgers
-        run = replace(run, warnings=list(self.privacy_.notes))
+        about = replace(about, warnings=tuple(self.privacy_.notes))
         result = replace(self._result, ledger=ledger)
         facts |= {
-            "class_names": run.source.class_names,
+            "class_names": about.source.class_names,
             "class_kind": vars(self)["classes_"].dtype.kind,
-            "feature_space": run.space,
+            "feature_space": about.space,
         }
         with locked(out):
-            sha256 = save(out, result.head, facts)
-            write_report(run, result, NOT_TESTED, tuned, sha256)
+            write_report(
+                out,
+                about,
+                result,
+                tested=NOT_TESTED,
+                declared=tuning,
+                tuning=tuned,
+                sha256=save(out, result.trained, facts),
+            )
 
 
 def named_as_given(facts: dict[str, Any]) -> np.ndarray:

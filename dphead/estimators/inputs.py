@@ -42,6 +42,7 @@ from dphead.fit.files import (
     source_of,
     source_of_arrays,
 )
+from dphead.fit.fit import RowSizes
 from dphead.planning.plan import public_n_rows
 from dphead.privacy.contract import Rows
 from dphead.privacy.python_values import python_value
@@ -66,6 +67,8 @@ class TrainingData:
         The classes, by position.
     source : SourceFacts
         The public facts that a run folder stores.
+    sizes : RowSizes
+        What is known of the rows before the charge.
     classes_seen : bool
         Whether the classes were inferred from the labels. The fit is then not private.
     notice : callable
@@ -77,6 +80,7 @@ class TrainingData:
     facts: ProblemInfo
     classes: np.ndarray
     source: SourceFacts
+    sizes: RowSizes
     classes_seen: bool = False
     notice: Callable[[], str] = str
 
@@ -138,6 +142,7 @@ def of_arrays(
     labels: Callable[[], np.ndarray],
     groups: Any,
     names: np.ndarray,
+    has_sets: bool = False,
     **more: Any,
 ) -> TrainingData:
     """Return the training data of checked rows.
@@ -155,6 +160,8 @@ def of_arrays(
         Group of each row.
     names : ndarray of shape (n_classes,)
         The classes.
+    has_sets : bool, default False
+        Whether the labels are label sets.
     **more
         Further attributes of the training data.
     """
@@ -172,6 +179,7 @@ def of_arrays(
         _facts(estimator, n_rows, n_features, len(names)),
         names,
         source_of_arrays(n_features, [str(name) for name in names]),
+        RowSizes(n_rows, n_features, cap, has_sets),
         **more,
     )
 
@@ -271,6 +279,7 @@ def from_file(
             _facts(estimator, n_rows, file.n_features, len(names)),
             names,
             source_of(file, [str(name) for name in names]),
+            RowSizes(n_rows, file.n_features, cap, label_sets is not None),
             **more,
         )
 

@@ -35,9 +35,7 @@ from dphead.estimators.labels import (
     told,
     unread_rows,
 )
-from dphead.fit.loop import check_takes_sets
 from dphead.planning.methods import Method, settable
-from dphead.planning.plan import Target
 from dphead.solvers.auto import Auto
 from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.settings import typed
@@ -162,12 +160,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
 
     def _method(self, facts: ProblemInfo) -> Method:
         method = super()._method(facts)
-        method = replace(method, solver=_of_sigmoids(method.solver))
-        target = Target(
-            self.epsilon, self._delta(), self.relation, group_cap=self.group_cap
-        )
-        check_takes_sets(method.solver, target.budgeted(facts))
-        return method
+        return replace(method, solver=_of_sigmoids(method.solver))
 
     def _training_data(
         self, X: Any, y: Any, groups: Any
@@ -190,6 +183,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
             lambda: sets,
             groups,
             names,
+            has_sets=True,
             notice=lambda: told(_unread_sets(sets), unread_rows(x)),
         )
         return nullcontext(data)

@@ -105,7 +105,9 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
         solver = PrincipalComponents(self.n_components, self.row_norm, self.mean_share)
         head = self._fit_unclassed(solver, x, groups, lambda: unread_rows(x))
         self.components_: np.ndarray = head.weights.T
-        self.mean_: np.ndarray = head.transform.center
+        center = head.transform.center
+        assert center is not None  # zeros without a mean
+        self.mean_: np.ndarray = center
         kept = np.maximum(head.variances, 0.0)[: self.n_components]
         total = float(head.variances.sum())
         self.explained_variance_ = kept

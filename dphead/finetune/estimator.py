@@ -33,10 +33,9 @@ from dphead.finetune.run import make_training, network_spec
 from dphead.finetune.saved import read_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
 from dphead.finetune.sources import source_of_pixels
-from dphead.fit.loop import check_fit
+from dphead.fit.fit import About, RowSizes
 from dphead.fit.run_folder import public_facts
-from dphead.planning.plan import FitPlan, Target, check_unit
-from dphead.privacy.contract import Rows
+from dphead.planning.plan import Target, check_unit
 from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
 from dphead.sums.verified import VerifiedSum
 
@@ -164,7 +163,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         settings = self._settings()
         network = self._network(settings, x.shape[1:], len(names))
         target = Target(self.epsilon, self._delta(), self.relation, self.accountant)
-        method, plan, _ = make_training(settings, target, facts, network)
+        solver, plan, _ = make_training(settings, target, facts, network)
         spec = network.spec
         source = source_of_pixels(
             spec.shape,
@@ -174,28 +173,31 @@ class DPFinetuneClassifier(PrivateClassifier):
             pixels={},
             grouped=groups is not None,
         )
+        about = About(
+            source=source,
+            name=f"finetune {settings.model}",
+            preset=self.preset,
+            settings=settings.record(),
+            settings_from="dphead's defaults",
+            space=source.feature_space,
+            warnings=tuple(ungrouped),
+        )
+        batch = round(facts.n_rows * solver.sampling_prob / solver.epoch_steps)
         result = self._carry_out(
             TrainingData(
                 lambda: rows,
                 facts,
                 names,
                 source,
+                RowSizes.of(rows),
                 notice=lambda: unmatched_labels(given_labels, names),
             ),
-            lambda: self._checked(plan, network, rows),
-            description=f"finetune {settings.model}",
-            notes=ungrouped,
+            about,
+            lambda: (plan, VerifiedSum(TorchSums(network, self.memory, batch=batch))),
         )
-        state: Any = result.head
         self.classes_, self.network_ = names, network
-        self.weights_ = state.average
-        self._keep_run(
-            result,
-            source=source,
-            method=method,
-            name=f"finetune {settings.model}",
-            settings=settings.record(),
-        )
+        self.weights_ = result.trained.average
+        self._keep_run(result, about)
         return self
 
     def _settings(self) -> Settings:
@@ -217,16 +219,6 @@ class DPFinetuneClassifier(PrivateClassifier):
         spec = network_spec(settings, shape, n_classes, True, *scale)
         loss: NetworkLoss = self.loss or loss_of
         return Network(spec, usable_device(self.device), self.bf16, own, loss)
-
-    def _checked(
-        self, plan: FitPlan, network: Network, rows: Rows
-    ) -> tuple[FitPlan, VerifiedSum]:
-        """Return the plan and its checked sums."""
-        solver: Any = plan.solver
-        batch = round(plan.facts.n_rows * solver.sampling_prob / solver.epoch_steps)
-        verified = VerifiedSum(TorchSums(network, self.memory, batch=batch))
-        check_fit(verified, plan, rows)
-        return plan, verified
 
     def save(self, folder: str | Path, tuning: str | None = None) -> None:
         """Write a run folder, as `dphead finetune` does.

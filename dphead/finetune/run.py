@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,11 @@ from dphead.finetune.sources import (
     load_data,
     load_test,
 )
+from dphead.fit.fit import About, Fit, FitResult, RowSizes
 from dphead.fit.ledgers import open_ledger
-from dphead.fit.loop import FitResult, Run, check_fit, fit_head, follow_fit
 from dphead.fit.processes import agree, given_options, joined, software
 from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
-    Prepared,
     beside_others,
     charge,
     check_delta,
@@ -52,7 +51,6 @@ from dphead.fit.run_folder import (
     resumed_at,
     write_report,
 )
-from dphead.planning.methods import Method
 from dphead.planning.plan import FitPlan, Target, check_unit, make_plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger.charge import Charge
@@ -67,22 +65,8 @@ from dphead.sums.verified import VerifiedSum
 _OWN_OPTIONS = {"weights", "device", "same_data_as", "checkpoint", "evaluate_every"}
 _SLACK_RELEASES = 12  # extra stored releases between two checkpoints; chosen
 
-_Announce = Callable[["_PreparedNetwork"], None]
+_Announce = Callable[[Fit[TrainingState], Schedule], None]
 _Told = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class _PreparedNetwork(Prepared):
-    """Hold the training of a network before its charge.
-
-    `test` has the test rows and their origin, or None.
-    """
-
-    options: FinetuneOptions
-    data: Data
-    sums: TorchSums
-    schedule: Schedule
-    test: tuple[Opened, str] | None = field(default=None, kw_only=True)
 
 
 def finetune(
@@ -98,7 +82,7 @@ def finetune(
     options : FinetuneOptions
         Options of the training.
     announce : callable, optional
-        Called with the `_PreparedNetwork`, before the charge.
+        Called with the prepared fit and its schedule, before the charge.
     progress : callable, optional
         Called with (releases made, releases planned, label).
     begin : callable, optional
@@ -149,20 +133,24 @@ def finetune(
             agree(hosts, facts_to_agree(options, data, network))
         tell("checking that a gradient does not depend on an image's position")
         sums = _sums(options, network, facts, hosts)
-        if hosts is not None and not first:
-            _serve(_prepare(options, data, facts, sums, ungrouped), hosts)
+        if not first:
+            solver, _, fit = _prepare(options, data, facts, sums, ungrouped, hosts)
+            fit.serve(lambda: _shared_resume(solver, hosts, options.out))
             return None
         data = identified(options, data, index)
         tell("computing the omitted setting from the budget, before the charge")
-        run = beside_others(_prepare(options, data, facts, sums, ungrouped))
-        run = replace(run, test=load_test(options, data))
+        solver, found, fit = _prepare(options, data, facts, sums, ungrouped, hosts)
+        about = beside_others(fit.about, options.out, options.ledger, options.tuning)
+        fit = replace(fit, about=about)
+        training = _Training(options, solver, found, sums, load_test(options, data))
         stored = options.checkpoint + _SLACK_RELEASES
         check_folder(options.out, [sums.network.statistic.size] * stored)
         with locked(options.out):
-            result, history = _lead(run, hosts, announce, progress)
+            result = training.carry_out(fit, announce, progress)
             tell("measuring, and computing epsilon by every accountant")
-            tested = _measure(run, result, history)
-            report = _write(run, result, tested)
+            tested = training.measure(result)
+            about = replace(about, warnings=(*about.warnings, *training.warnings))
+            report = _write(options, about, result, sums.network, tested)
     return {
         "report": report,
         "test": tested.metrics,
@@ -210,122 +198,151 @@ def facts_to_agree(
     }
 
 
-def _last_facts(run: _PreparedNetwork) -> dict[str, str | list[str]]:
-    """Return what all processes compare at last, before the charge."""
-    plan = run.plan.digest(run.space, run.options.seed)
-    return {"settings": plan, "gradients of random images": run.sums.probe()}
-
-
-def _summer(run: _PreparedNetwork, hosts: Hosts | None) -> VerifiedSum:
-    """Return the run's verified sum, over all processes."""
-    parts = None if hosts is None else SumOfParts(hosts, run.data.own)
-    return VerifiedSum(run.sums, parts=parts)
-
-
-def _serve(run: _PreparedNetwork, hosts: Hosts) -> None:
-    """Run the solver on values released by process 0, and sum this process's images."""
-    summer = _summer(run, hosts)
-    solver: Any = run.method.solver
-    check_fit(summer, run.plan, run.data.rows)
-    hosts.wait()  # process 0 reads its test images
-    agree(hosts, _last_facts(run))
-    resumed = share_checkpoint(hosts, run.options.out)
-    plan = replace(run.plan, solver=replace(solver, resumed=resumed))
-    done = 0 if resumed is None else solver.before() + resumed.step
-    follow_fit(plan, run.data.rows, summer, hosts, run.options.seed, done)
-
-
 def _prepare(
     options: FinetuneOptions,
     data: Data,
     facts: ProblemInfo,
     sums: TorchSums,
     warnings: list[str],
-) -> _PreparedNetwork:
-    """Plan the releases and return the run before its charge."""
-    settings, target = options.settings, options.target("auto")
-    method, plan, found = make_training(
-        settings, target, facts, sums.network, options.source
-    )
-    return _PreparedNetwork(
-        options=options,
-        source=data.source,
-        method=method,
-        plan=plan,
-        name=f"finetune {settings.model}",
-        settings=settings.record(),
-        space=data.source.feature_space,
-        warnings=check_delta(options, plan, facts) + warnings,
-        data=data,
-        sums=sums,
-        schedule=found,
-    )
-
-
-def _lead(
-    run: _PreparedNetwork,
     hosts: Hosts | None,
-    announce: _Announce | None,
-    progress: _Told | None,
-) -> tuple[FitResult, list[dict[str, Any]]]:
-    """Make all checks that can fail, charge, and train from the last checkpoint.
-
-    Returns the result, and the accuracy on public test rows during the training.
-    """
-    options, out = run.options, run.options.out
-    if announce is not None:
-        announce(run)
-    load_checkpoint(out, interrupted(out) or "")  # raises for another fit's checkpoint
-    ledger = open_ledger(options.ledger, run.source.dataset_id)
-    solver: Any = run.method.solver
-    summer = _summer(run, hosts)
-    check_fit(summer, run.plan, run.data.rows)
-    if hosts is not None:
-        hosts.wait()
-        agree(hosts, _last_facts(run))
-    charged = charge(run, ledger)
-    lost = _about_lost_steps(out, charged, run.schedule, solver.before())
-    run.warnings.extend(lost)
-    resumed = load_checkpoint(out, charged.fit_id)
-    if hosts is not None:
-        share_checkpoint(hosts, out)
-    done = 0
-    if resumed is not None:
-        done = solver.before() + resumed.step
-        if options.evaluate_every and run.test is not None:
-            run.warnings.append(
-                "the run was resumed, so the accuracies during the training begin "
-                f"after step {resumed.step}."
-            )
-        charged.forget(done)
-    history: list[dict[str, Any]] = []
-    every = options.evaluate_every
-
-    def after(state: TrainingState) -> None:
-        if run.plan.private and state.step % options.checkpoint == 0:
-            save_checkpoint(out, charged.fit_id, state)
-            charged.forget(solver.before() + state.step)
-        if every and run.test is not None and state.step % every == 0:
-            metrics = measure_network(run.sums.network, state, run.test[0])
-            history.append({"step": state.step, "accuracy": metrics["accuracy"]})
-
-    def told(made: int, planned: int, label: str) -> None:
-        if history:
-            last = history[-1]
-            label += f", {100 * last['accuracy']:.1f} % after step {last['step']}"
-        if progress is not None:
-            progress(made, planned, label)
-
-    how = Run(
-        charged=charged,
+) -> tuple[NetworkDescent, Schedule, Fit[TrainingState]]:
+    """Plan the releases. Return the solver, its schedule, and the fit."""
+    settings, target = options.settings, options.target("auto")
+    solver, plan, found = make_training(settings, target, facts, sums.network)
+    about = About(
+        source=data.source,
+        name=f"finetune {settings.model}",
+        preset=options.preset,
+        settings=settings.record(),
+        settings_from=options.source,
+        space=data.source.feature_space,
+        warnings=(*check_delta(options, plan, facts), *warnings),
+    )
+    parts = None if hosts is None else SumOfParts(hosts, data.own)
+    fit = Fit(
+        plan=plan,
+        about=about,
+        sizes=RowSizes.of(data.rows),
+        rows=lambda: data.rows,
+        summer=VerifiedSum(sums, parts=parts),
         noise=NoiseSource(options.seed),
-        summer=summer,
-        progress=told,
-        done=done,
         hosts=hosts,
     )
-    plan = replace(run.plan, solver=replace(solver, resumed=resumed, after=after))
-    return fit_head(plan, run.data.rows, how), history
+    if hosts is None:
+        return solver, found, fit
+    agreed = {"settings": fit.digest(), "gradients of random images": sums.probe()}
+    return solver, found, replace(fit, agreed=agreed)
+
+
+def _shared_resume(
+    solver: NetworkDescent, hosts: Hosts | None, out: Path
+) -> tuple[NetworkDescent, int]:
+    """Return the solver at process 0's checkpoint, and its number of releases."""
+    assert hosts is not None
+    resumed = share_checkpoint(hosts, out)
+    return replace(solver, resumed=resumed), _releases(solver, resumed)
+
+
+def _releases(solver: NetworkDescent, resumed: TrainingState | None) -> int:
+    """Return the number of releases before a checkpoint, or 0 without one."""
+    return 0 if resumed is None else solver.before() + resumed.step
+
+
+class _Training:
+    """Train on process 0: resume, write checkpoints, and measure on test rows.
+
+    Attributes
+    ----------
+    warnings : list of str
+        Warnings for the report, on interruptions.
+    history : list of dict
+        The accuracy on public test rows during the training.
+    """
+
+    def __init__(
+        self,
+        options: FinetuneOptions,
+        solver: NetworkDescent,
+        found: Schedule,
+        sums: TorchSums,
+        test: tuple[Opened, str] | None,
+    ) -> None:
+        self.warnings: list[str] = []
+        self.history: list[dict[str, Any]] = []
+        self._options, self._solver, self._schedule = options, solver, found
+        self._network, self._test = sums.network, test
+
+    def carry_out(
+        self,
+        fit: Fit[TrainingState],
+        announce: _Announce | None,
+        progress: _Told | None,
+    ) -> FitResult[TrainingState]:
+        """Carry out the fit, from its last checkpoint."""
+        options, out = self._options, self._options.out
+        # raises for a checkpoint of another fit
+        load_checkpoint(out, interrupted(out) or "")
+        dataset_id = fit.about.source.dataset_id
+
+        def announced(fit: Fit[TrainingState], seconds: float) -> None:
+            if announce is not None:
+                announce(fit, self._schedule)
+
+        def told(made: int, planned: int, label: str) -> None:
+            if self.history:
+                last = self.history[-1]
+                label += f", {100 * last['accuracy']:.1f} % after step {last['step']}"
+            if progress is not None:
+                progress(made, planned, label)
+
+        return fit.carry_out(
+            lambda fit: charge(
+                fit, open_ledger(options.ledger, dataset_id), out, options.not_private
+            ),
+            announce=announced,
+            progress=told,
+            resume=lambda charged: self._resume(fit, charged),
+        )
+
+    def _resume(
+        self, fit: Fit[TrainingState], charged: Charge
+    ) -> tuple[NetworkDescent, int]:
+        """Return the solver at the last checkpoint, and its number of releases."""
+        options, out, solver = self._options, self._options.out, self._solver
+        lost = _about_lost_steps(out, charged, self._schedule, solver.before())
+        self.warnings.extend(lost)
+        resumed = load_checkpoint(out, charged.fit_id)
+        if fit.hosts is not None:
+            share_checkpoint(fit.hosts, out)
+        done = _releases(solver, resumed)
+        if resumed is not None:
+            if options.evaluate_every and self._test is not None:
+                self.warnings.append(
+                    "the run was resumed, so the accuracies during the training begin "
+                    f"after step {resumed.step}."
+                )
+            charged.forget(done)
+
+        def after(state: TrainingState) -> None:
+            if fit.plan.private and state.step % options.checkpoint == 0:
+                save_checkpoint(out, charged.fit_id, state)
+                charged.forget(_releases(solver, state))
+            every = options.evaluate_every
+            if every and self._test is not None and state.step % every == 0:
+                metrics = measure_network(self._network, state, self._test[0])
+                accuracy = {"step": state.step, "accuracy": metrics["accuracy"]}
+                self.history.append(accuracy)
+
+        return replace(solver, resumed=resumed, after=after), done
+
+    def measure(self, result: FitResult[TrainingState]) -> Tested:
+        """Return the network's metrics on the test rows, if there are any."""
+        if self._test is None:
+            return NOT_TESTED
+        rows, origin = self._test
+        metrics = measure_network(self._network, result.trained, rows)
+        metrics |= {"history": self.history} if self.history else {}
+        return Tested(metrics, self._options.test_is, origin)
 
 
 def _about_lost_steps(
@@ -368,30 +385,29 @@ def _about_lost_steps(
     ]
 
 
-def _measure(
-    run: _PreparedNetwork, result: FitResult, history: list[dict[str, Any]]
-) -> Tested:
-    """Return the network's metrics on the test rows, if there are any."""
-    if run.test is None:
-        return NOT_TESTED
-    state: Any = result.head
-    rows, origin = run.test
-    metrics = measure_network(run.sums.network, state, rows)
-    metrics |= {"history": history} if history else {}
-    return Tested(metrics, run.options.test_is, origin)
-
-
-def _write(run: _PreparedNetwork, result: FitResult, tested: Tested) -> dict[str, Any]:
+def _write(
+    options: FinetuneOptions,
+    about: About,
+    result: FitResult[TrainingState],
+    network: Network,
+    tested: Tested,
+) -> dict[str, Any]:
     """Write the network, the report and the ledger's copy, and return the report."""
-    out, source = run.options.out, run.source
-    state: Any = result.head
     facts = {
-        "class_names": source.class_names,
-        "feature_space": source.feature_space,
-        "pixels": run.options.pixels.record(),
+        "class_names": about.source.class_names,
+        "feature_space": about.source.feature_space,
+        "pixels": options.pixels.record(),
     }
-    sha256 = save_network(out, run.sums.network, state, facts)
-    return write_report(run, result, tested, "NOT ACCOUNTED", sha256)
+    return write_report(
+        options.out,
+        about,
+        result,
+        tested=tested,
+        declared=options.tuning,
+        tuning="NOT ACCOUNTED",
+        sha256=save_network(options.out, network, result.trained, facts),
+        config=options.config,
+    )
 
 
 def network_spec(
@@ -415,8 +431,7 @@ def make_training(
     target: Target,
     facts: ProblemInfo,
     network: Network,
-    source: str = "dphead's defaults",
-) -> tuple[Method, FitPlan, Schedule]:
+) -> tuple[NetworkDescent, FitPlan[TrainingState], Schedule]:
     """Return the solver, its plan and the schedule.
 
     Parameters
@@ -429,14 +444,11 @@ def make_training(
         The public facts of the rows.
     network : Network
         The network to train.
-    source : str, default "dphead's defaults"
-        Source of the settings, for the report.
 
     Returns
     -------
-    tuple of (Method, FitPlan, Schedule)
-        The solver with the source of its settings, the planned releases, and noise,
-        batch size and steps.
+    tuple of (NetworkDescent, FitPlan, Schedule)
+        The solver, the planned releases, and noise, batch size and steps.
 
     Raises
     ------
@@ -457,7 +469,8 @@ def make_training(
         others=others,
         epoch_steps=s.epoch_steps(facts.n_rows) if s.sampling != "poisson" else None,
     )
-    solver: Any = NetworkDescent(
+    own: dict[str, Any] = {f.name: getattr(s, f.name) for f in fields(Step)}
+    solver = NetworkDescent(
         network.statistic,
         network.start,
         steps=found.steps,
@@ -465,7 +478,6 @@ def make_training(
         epoch_steps=found.epoch_steps,
         noise_multiplier=found.noise_multiplier or None,
         normalization=normalization,
-        **{f.name: getattr(s, f.name) for f in fields(Step)},
+        **own,
     )
-    method = Method(solver, target.accountant, source)
-    return method, make_plan(solver, facts, **vars(target)), found
+    return solver, make_plan(solver, facts, **vars(target)), found

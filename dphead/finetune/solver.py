@@ -5,7 +5,7 @@ All work after a release is post-processing.
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -129,7 +129,7 @@ class NetworkDescent(Step):
         """Return the number of releases before the first gradient."""
         return 2 if self.normalization else 0
 
-    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, Any]:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, TrainingState]:
         """Take all steps, and return the last state. Its `average` has the weights."""
         state = self.resumed
         if state is None:

@@ -19,8 +19,8 @@ from dphead.analysis.tradeoff import PLACES, comparisons, detection_limits
 from dphead.data.arrays import ArrayRows
 from dphead.data.features import load_features, split_slots
 from dphead.fit.files import extraction_of
+from dphead.fit.fit import fit_rows
 from dphead.fit.ledgers import Elsewhere, charged_elsewhere, counted_in
-from dphead.fit.loop import Run, fit_head
 from dphead.fit.memory import DEFAULT_BYTES
 from dphead.planning import presets
 from dphead.planning.methods import make_method
@@ -439,8 +439,8 @@ def _measured(plan: FitPlan, draw: _Draw, verified: VerifiedSum) -> float:
     `plan` is the plan of the private fit.
     """
     small = on_fewer_rows(plan, draw.train.n_rows)
-    how = Run(noise=NoiseSource(draw.seed), summer=verified)
-    head = fit_head(small, draw.train, how).head
+    noise = NoiseSource(draw.seed)
+    head = fit_rows(small, draw.train, noise=noise, summer=verified).trained
     return accuracy(draw.y, predicted_classes(head.scores(draw.x)))[0]
 
 

@@ -26,8 +26,8 @@ from dphead.analysis.protected import (
 )
 from dphead.analysis.records import SCHEMA
 from dphead.analysis.sealed import write_json
+from dphead.fit.fit import FitResult
 from dphead.fit.ledgers import Elsewhere
-from dphead.fit.loop import FitResult
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
@@ -119,7 +119,7 @@ def uncounted(elsewhere: dict[str, Any]) -> str:
 
 
 def build_report(
-    result: FitResult,
+    result: FitResult[Any],
     *,
     method: dict[str, Any],
     data: dict[str, Any],
@@ -160,7 +160,7 @@ def build_report(
             "these."
         )
     thing = name_unit(data.get("extraction"))
-    head, path = result.head, result.ledger.path
+    head, path = result.trained, result.ledger.path
     report = {
         "schema": SCHEMA,
         "dphead": __version__,

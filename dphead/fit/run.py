@@ -6,7 +6,7 @@ Process 0 leads the fit and writes the folder. Other processes sum their rows.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,7 +15,6 @@ from dphead_extract.features.format import FeaturesFile
 
 from dphead.analysis.protected import name_unit
 from dphead.data.features import FeaturesRows, load_features
-from dphead.fit.duration import check_duration
 from dphead.fit.files import (
     check_features,
     check_selection,
@@ -26,33 +25,26 @@ from dphead.fit.files import (
     source_of,
     test_origin,
 )
+from dphead.fit.fit import About, Fit, FitResult, RowSizes
 from dphead.fit.head_file import save_head
 from dphead.fit.ledgers import counted_in, open_ledger
-from dphead.fit.loop import (
-    FitResult,
-    ReleaseProgress,
-    Run,
-    check_sums,
-    fit_head,
-    follow_fit,
-)
+from dphead.fit.loop import Progress
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
-from dphead.fit.processes import agree, given_options, joined, software
+from dphead.fit.processes import given_options, joined, software
 from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
-    Prepared,
     beside_others,
     charge,
     check_delta,
     check_folder,
     locked,
     public_facts,
-    try_runs,
+    try_plans,
     write_report,
 )
 from dphead.planning.methods import make_method
-from dphead.planning.plan import check_unit, make_plan
+from dphead.planning.plan import FitPlan, check_unit, make_plan
 from dphead.privacy.ledger import Ledger, Tried
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.head import LinearHead
@@ -61,26 +53,7 @@ from dphead.sums.hosts import Hosts, SumOfParts
 from dphead.sums.reference import BlockSum, ReferenceSums
 from dphead.sums.verified import VerifiedSum
 
-_Announce = Callable[[Prepared, float], None]
-
-
-@dataclass(frozen=True)
-class _PreparedHead(Prepared):
-    """Hold the fit of a head before its charge.
-
-    Attributes
-    ----------
-    options : FitOptions
-        The fit's options.
-    rows : FeaturesRows
-        The training rows.
-    file : FeaturesFile
-        The open features file.
-    """
-
-    options: FitOptions
-    rows: FeaturesRows
-    file: FeaturesFile
+_Announce = Callable[[Fit[LinearHead], float], None]
 
 
 # rows to measure on (n, n_features), their classes (n,) and `files.test_origin`
@@ -90,7 +63,7 @@ _TestRows = tuple[np.ndarray, np.ndarray, str]
 def fit_files(
     options: FitOptions,
     announce: _Announce | None = None,
-    progress: ReleaseProgress | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Fit a head and write its run folder.
 
@@ -131,36 +104,50 @@ def fit_files(
         if options.processes is not None:
             only_cpu = options.backend in ("numpy", "reference")
             hosts = opened.enter_context(joined(options.processes, only_cpu))
-        run = _open_files(options, opened)
+        rows, file = _open_rows(options, opened)
+        plan, about = plan_head(options, rows, file)
+        given = (options, rows, file)
         if hosts is not None and not hosts.first:
-            head = _serve(run, hosts)
+            head = _prepare(plan, about, *given, hosts).serve()
             return {"report": None, "test": None, "seconds": None, "head": head}
-        test = _open_test(run)
+        test = _open_test(options, about, file)
         n_test = 0 if test is None else len(test[0])
         # a resume needs the values of each release
-        width = run.plan.facts.n_features + 1
-        stored = [int(np.prod(r.statistic.shape(width))) for r in run.plan.releases]
+        width = plan.facts.n_features + 1
+        stored = [int(np.prod(r.statistic.shape(width))) for r in plan.releases]
         check_folder(options.out, stored)
-        run = beside_others(run)
+        about = beside_others(about, options.out, options.ledger, options.tuning)
         with locked(options.out):
-            result = _lead(run, hosts, n_test, announce, progress)
-            tested = _measure(run, result.head, test)
-            report = _write(run, result, tested)
+            fit = _prepare(plan, about, *given, hosts, n_test)
+            result = fit.carry_out(
+                lambda fit: charge(
+                    fit,
+                    open_ledger(options.ledger, about.source.dataset_id),
+                    options.out,
+                    options.not_private,
+                ),
+                announce=announce,
+                progress=progress,
+            )
+            tested = _measure(options, result.trained, test)
+            report = _write(options, about, result, tested)
     seconds = time.perf_counter() - start
     return {
         "report": report,
         "test": tested.metrics,
         "seconds": seconds,
-        "head": result.head,
+        "head": result.trained,
     }
 
 
-def _open_files(options: FitOptions, files: ExitStack) -> _PreparedHead:
-    """Open the features file and prepare the fit. `files` closes the file later."""
+def _open_rows(
+    options: FitOptions, files: ExitStack
+) -> tuple[FeaturesRows, FeaturesFile]:
+    """Open the features file. `files` closes it later."""
     cap = options.group_cap, options.group_mean
     rows, file = load_features(options.features, options.split, 0, *cap)
     files.enter_context(file)
-    return prepare_head(options, rows, file)
+    return rows, file
 
 
 def plan_fits(
@@ -180,7 +167,7 @@ def plan_fits(
     Returns
     -------
     dict
-        The ledger's totals, as `try_runs`.
+        The ledger's totals, as `try_plans`.
     Tried
         The first fit that the ledger would refuse, if any.
 
@@ -190,18 +177,20 @@ def plan_fits(
         If the input is unusable.
     """
     with ExitStack() as opened:
-        runs = {
-            epsilon: beside_others(
-                _open_files(replace(options, epsilon=epsilon), opened)
-            )
+        rows, file = _open_rows(options, opened)
+        plans = {
+            epsilon: plan_head(replace(options, epsilon=epsilon), rows, file)
             for epsilon in set(epsilons)
         }
-        return try_runs([runs[epsilon] for epsilon in epsilons])
+        about = plans[epsilons[0]][1]
+        about = beside_others(about, options.out, options.ledger, options.tuning)
+        announced = [plans[epsilon][0].seeded(options.seed) for epsilon in epsilons]
+        return try_plans(announced, about, options.ledger)
 
 
-def prepare_head(
+def plan_head(
     options: FitOptions, rows: FeaturesRows, file: FeaturesFile
-) -> _PreparedHead:
+) -> tuple[FitPlan[LinearHead], About]:
     """Plan the releases from the options and the file's public facts.
 
     Raises ValueError if the options do not match the file.
@@ -222,105 +211,38 @@ def prepare_head(
     method = make_method(options.method, facts, options.settings, options.preset)
     target = options.target(method.accountant, options.group_cap, options.group_mean)
     plan = make_plan(method.solver, facts, **vars(target))
-    return _PreparedHead(
-        options=options,
+    about = About(
         source=source,
-        method=method,
-        plan=plan,
         name=options.method,
+        preset=options.preset,
         settings=asdict(method.solver),  # type: ignore[call-overload]
+        settings_from=method.source,
         space=f"{file.feature_space}/{options.split}"
         + (" group means" if options.group_mean else ""),
-        warnings=check_delta(options, plan, facts) + ungrouped,
-        rows=rows,
-        file=file,
+        warnings=(*check_delta(options, plan, facts), *ungrouped),
     )
+    return plan, about
 
 
-def _serve(run: _PreparedHead, hosts: Hosts) -> LinearHead:
-    """Run the solver on values released by process 0, and sum this process's rows."""
-    own, sums, memory = _own_rows(run, hosts)
-    summer = VerifiedSum(sums, parts=SumOfParts(hosts, own), memory=memory)
-    check_sums(summer, run.plan)
-    agree(hosts, facts_to_agree(run))
-    return follow_fit(run.plan, run.rows, summer, hosts, run.options.seed)
-
-
-def _lead(
-    run: _PreparedHead,
+def _prepare(
+    plan: FitPlan[LinearHead],
+    about: About,
+    options: FitOptions,
+    rows: FeaturesRows,
+    file: FeaturesFile,
     hosts: Hosts | None,
-    n_test: int,
-    announce: _Announce | None,
-    progress: ReleaseProgress | None,
-) -> FitResult:
-    """Make all checks that can fail, then charge the plan, then fit."""
-    options, plan = run.options, run.plan
-    own, sums, memory = _own_rows(run, hosts, n_test)
-    if hosts is not None:
-        agree(hosts, facts_to_agree(run))
-    seconds = 0.0
-    if options.backend != "jax":  # an accelerator's rates are not known
-        seconds = check_duration(plan.releases, plan.facts, plan.solver.name)
-    if announce is not None:
-        announce(run, seconds)
-    parts = None if hosts is None else SumOfParts(hosts, own)
-    verified = VerifiedSum(sums, parts=parts, memory=memory)
-    check_sums(verified, plan)
-    ledger = open_ledger(options.ledger, run.source.dataset_id)
-    how = Run(
-        charged=charge(run, ledger),
-        noise=NoiseSource(options.seed),
-        summer=verified,
-        progress=progress,
-        hosts=hosts,
-    )
-    rows = own if hosts is None else run.rows
-    return fit_head(plan, rows, how)
+    n_test: int = 0,
+) -> Fit[LinearHead]:
+    """Return the fit on this process's part of the rows, within the memory bound.
 
-
-def _measure(run: _PreparedHead, head: LinearHead, test: _TestRows | None) -> Tested:
-    """Return the head's metrics on the test rows, if there are any."""
-    if test is None:
-        return NOT_TESTED
-    x, y, origin = test
-    metrics = evaluate_head(head, (x, y), run.plan.facts.n_classes)
-    return Tested(metrics, run.options.test_is, origin)
-
-
-def _write(run: _PreparedHead, result: FitResult, tested: Tested) -> dict[str, Any]:
-    """Write the head, the report and a copy of the ledger, and return the report."""
-    out, source = run.options.out, run.source
-    facts = {
-        "class_names": source.class_names,
-        "feature_space": source.feature_space,
-        "extraction": source.extraction,
-    }
-    sha256 = save_head(out, result.head, facts)
-    given = [run.options.preset, *run.options.settings.values()]
-    return write_report(
-        run,
-        result,
-        tested,
-        tuning_of(given, result.ledger),
-        sha256,
-    )
-
-
-def _own_rows(
-    run: _PreparedHead, hosts: Hosts | None, n_test: int = 0
-) -> tuple[FeaturesRows, BlockSum, int]:
-    """Return this process's part of the rows, its block sum, and room for kept rows.
-
-    The room is in bytes, within the memory bound. `n_test` counts test rows already in
-    memory.
+    `n_test` counts test rows already in memory.
     """
-    options = run.options
-    n_rows, count = run.rows.n_rows, 1 if hosts is None else hosts.count
+    n_rows, count = rows.n_rows, 1 if hosts is None else hosts.count
     start, stop = (0, n_rows) if hosts is None else hosts.part(n_rows)
     room = share(
         options.memory,
-        run.plan.facts,
-        run.plan.releases,
+        plan.facts,
+        plan.releases,
         n_rows=stop - start,
         n_test=n_test,
         backend=options.backend,
@@ -328,27 +250,73 @@ def _own_rows(
         private_n=options.relation == "add_remove",
     )
     sums, kept = block_sum(options.backend, room.kept)
-    return run.rows.part(start, stop, room.features), sums, kept
+    own = rows.part(start, stop, room.features)
+    parts = None if hosts is None else SumOfParts(hosts, own)
+    used = own if hosts is None else rows
+    fit = Fit(
+        plan=plan,
+        about=about,
+        sizes=RowSizes.of(rows),
+        rows=lambda: used,
+        summer=VerifiedSum(sums, parts=parts, memory=kept),
+        noise=NoiseSource(options.seed),
+        hosts=hosts,
+        has_known_rate=options.backend != "jax",
+    )
+    if hosts is None:
+        return fit
+    return replace(fit, agreed=facts_to_agree(fit, options, file))
 
 
-def facts_to_agree(run: _PreparedHead) -> dict[str, str]:
-    """Return what must be equal on all processes of a run (`agree`)."""
-    options = run.options
-    plan = run.plan.digest(f"{run.space} {options.backend}", options.seed)
-    return (
-        software()
-        | given_options(options)
-        | {"n_rows": str(run.rows.n_rows), "settings": plan}
-        | file_facts(run.file)
+def _measure(options: FitOptions, head: LinearHead, test: _TestRows | None) -> Tested:
+    """Return the head's metrics on the test rows, if there are any."""
+    if test is None:
+        return NOT_TESTED
+    x, y, origin = test
+    metrics = evaluate_head(head, (x, y), head.weights.shape[1])
+    return Tested(metrics, options.test_is, origin)
+
+
+def _write(
+    options: FitOptions, about: About, result: FitResult[LinearHead], tested: Tested
+) -> dict[str, Any]:
+    """Write the head, the report and a copy of the ledger, and return the report."""
+    out, source = options.out, about.source
+    facts = {
+        "class_names": source.class_names,
+        "feature_space": source.feature_space,
+        "extraction": source.extraction,
+    }
+    return write_report(
+        out,
+        about,
+        result,
+        tested=tested,
+        declared=options.tuning,
+        tuning=tuning_of([options.preset, *options.settings.values()], result.ledger),
+        sha256=save_head(out, result.trained, facts),
+        config=options.config,
     )
 
 
-def _open_test(run: _PreparedHead) -> _TestRows | None:
+def facts_to_agree(
+    fit: Fit[LinearHead], options: FitOptions, file: FeaturesFile
+) -> dict[str, str | list[str]]:
+    """Return what must be equal on all processes of a run (`agree`)."""
+    own: dict[str, str | list[str]] = {
+        "n_rows": str(fit.sizes.n_rows),
+        "settings": f"{fit.digest()} {options.backend}",
+    }
+    return software() | given_options(options) | own | file_facts(file)
+
+
+def _open_test(
+    options: FitOptions, about: About, train: FeaturesFile
+) -> _TestRows | None:
     """Return the test rows, or None if the options name none.
 
     Test rows come from --test or from another split of the same file.
     """
-    options, train = run.options, run.file
     if options.test is None and options.test_split is None:
         return None
     path = options.test or train.path
@@ -357,7 +325,7 @@ def _open_test(run: _PreparedHead) -> _TestRows | None:
         own = train.config["backbone"]
         check_features(file, train.feature_space, train.n_features, own)
         origin = test_origin(
-            counted_in(file.dataset_id) == run.source.dataset_id,
+            counted_in(file.dataset_id) == about.source.dataset_id,
             path.samefile(train.path),
             (
                 options.split or train.split_names[0],
@@ -366,7 +334,7 @@ def _open_test(run: _PreparedHead) -> _TestRows | None:
             file.holdout.get("by") == "group",
             options.test_is,
         )
-        return *measured_rows(rows, file, run.source.class_names), origin
+        return *measured_rows(rows, file, about.source.class_names), origin
 
 
 def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:

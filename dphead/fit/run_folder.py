@@ -10,27 +10,24 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dphead.analysis.card.page import page
 from dphead.analysis.sealed import read_json, write_json
 from dphead.fit import report as reports
-from dphead.fit.files import SourceFacts
+from dphead.fit.fit import About, Fit, FitResult, charge_ledger
 from dphead.fit.ledgers import (
-    Elsewhere,
     charged_elsewhere,
     check_alone,
     ledger_name,
     ledger_path,
     read_ledger,
 )
-from dphead.fit.loop import FitResult, reserve
 from dphead.fit.options import RunOptions
 from dphead.fit.provenance import commit
-from dphead.planning.methods import Method
-from dphead.planning.plan import FitPlan, Plan, check_facts, large_delta, public_n_rows
+from dphead.planning.plan import Plan, check_facts, large_delta, public_n_rows
 from dphead.privacy.atomic_write import lock_file, sync, write_text
 from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger, LedgerError, Tried, new_fit_id
@@ -41,51 +38,6 @@ from dphead.solvers.base import ProblemInfo
 
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
 _SLACK_DISK = 64 << 20  # bytes needed besides the stored releases; chosen
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Hold a run before its charge, with its planned releases.
-
-    Attributes
-    ----------
-    options : RunOptions
-        The run's options.
-    source : SourceFacts
-        Public facts of the source.
-    method : Method
-        The method and its solver.
-    plan : FitPlan
-        The planned releases.
-    name, settings : str and dict
-        The method's name and settings, for the report.
-    space : str
-        Facts that a resume must find unchanged, besides the plan.
-    warnings : list of str
-        Warnings for the report.
-    elsewhere : list of Elsewhere
-        Ledgers that the run's ledger does not count (`beside_others`).
-    """
-
-    options: RunOptions
-    source: SourceFacts
-    method: Method
-    plan: FitPlan
-    name: str
-    settings: dict[str, Any]
-    space: str
-    warnings: list[str]
-    elsewhere: list[Elsewhere] = field(default_factory=list, kw_only=True)
-
-    @property
-    def announced(self) -> Plan:
-        """Return the plan to charge, which is not private if there is a seed."""
-        return (
-            self.plan if self.options.seed is None else self.plan.marked(private=False)
-        )
-
-
-R = TypeVar("R", bound=Prepared)
 
 
 def public_facts(
@@ -128,8 +80,10 @@ def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str
     return [text] if text else []
 
 
-def beside_others(run: R) -> R:
-    """Return the run with a warning for each ledger that its own ledger does not count.
+def beside_others(
+    about: About, out: Path, ledger: str | Path | None, tuning: str | None
+) -> About:
+    """Add a warning for each ledger that the run's own ledger does not count.
 
     Raises
     ------
@@ -139,18 +93,19 @@ def beside_others(run: R) -> R:
     LedgerError
         As `check_alone`, unless the run resumes a fit that may be charged already.
     """
-    options, dataset_id = run.options, run.source.dataset_id
-    own = ledger_name(options.ledger, dataset_id)
-    if interrupted(options.out) is None:
+    dataset_id = about.source.dataset_id
+    own = ledger_name(ledger, dataset_id)
+    if interrupted(out) is None:
         check_alone(dataset_id, own, None)  # makes no file; `charging` checks again
     found = charged_elsewhere(dataset_id, own)
-    if found and options.tuning == "none":
+    if found and tuning == "none":
         raise ValueError(
             "--tuning none needs a data set without fits in other ledgers, got "
             f"{found[0].path}. Charge that ledger with --ledger, or drop --tuning."
         )
-    uncounted = [reports.uncounted(one.fact(options.out)) for one in found]
-    return replace(run, elsewhere=found, warnings=run.warnings + uncounted)
+    uncounted = tuple(reports.uncounted(one.fact(out)) for one in found)
+    warnings = about.warnings + uncounted
+    return replace(about, elsewhere=tuple(found), warnings=warnings)
 
 
 def _check_new(out: Path) -> None:
@@ -294,30 +249,32 @@ def _marker(out: Path) -> dict[str, Any] | None:
     return marker
 
 
-def try_runs(runs: Sequence[Prepared]) -> tuple[dict[str, Any], Tried]:
-    """Return the totals of the runs' ledger, and whether it takes all runs.
+def try_plans(
+    plans: Sequence[Plan], about: About, ledger: str | Path | None
+) -> tuple[dict[str, Any], Tried]:
+    """Return the totals of a ledger, and whether it takes fits by all plans.
 
-    Nothing is charged. `runs` are prepared runs on one data set, at least one. The
-    totals have the keys of a report's "ledger", without "fit_id". Their "remaining" is
-    for a fit like the first run.
+    Nothing is charged. `plans` are at least one, and `about` describes the first fit.
+    The totals have the keys of a report's "ledger", without "fit_id". Their "remaining"
+    is for a fit by the first plan.
     """
-    first = runs[0]
-    given = first.options.ledger, first.source.dataset_id
-    plans = [([s.row() for s in r.announced.specs], r.plan.delta) for r in runs]
+    given = ledger, about.source.dataset_id
+    rows = [([s.row() for s in plan.specs], plan.delta) for plan in plans]
     with closing(read_ledger(*given)) as book:
-        plan = first.announced
-        found = reports.ledger_totals(book, plan.events(), plan.delta)
-        tried = book.try_fits(plans)
-    found |= {"path": str(ledger_path(*given)), "elsewhere": first.elsewhere}
+        found = reports.ledger_totals(book, plans[0].events(), plans[0].delta)
+        tried = book.try_fits(rows)
+    found |= {"path": str(ledger_path(*given)), "elsewhere": about.elsewhere}
     return found, tried
 
 
-def charge(run: Prepared, ledger: Ledger) -> Charge:
-    """Charge the plan, or continue the interrupted fit in the run's folder.
+def charge(
+    fit: Fit[Any], ledger: Ledger, out: Path, not_private: bool = False
+) -> Charge:
+    """Charge the plan, or continue the interrupted fit in the run folder `out`.
 
     The fit's id is written to the folder first, then to the ledger. A run that ends
     between the two is charged when it resumes. A run that ends later is not charged
-    again.
+    again. `not_private` is as in `charge_ledger`.
 
     Returns
     -------
@@ -332,20 +289,19 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
         If the ledger refuses the plan, or lacks an interrupted fit that another ledger
         may have charged.
     """
-    options, out = run.options, run.options.out
     marker = _marker(out)
     begun = marker is not None
     store = fit_id = None
-    if run.plan.private:
+    if fit.plan.private:
+        asked = _asked(fit)
         store = out / "releases"
         if marker is not None:
             if ledger.holds(marker["fit_id"]):
-                _check_same(marker.get("asked", {}), _asked(run), out)
-                plan = run.plan.digest(run.space, options.seed)
-                return ledger.resume(plan, marker["fit_id"], store)
+                _check_same(marker.get("asked", {}), asked, out)
+                return ledger.resume(fit.digest(), marker["fit_id"], store)
             _check_uncharged(marker, ledger, out)
         fit_id = new_fit_id() if marker is None else marker["fit_id"]
-        marker = {"fit_id": fit_id, "ledger": ledger.path, "asked": _asked(run)}
+        marker = {"fit_id": fit_id, "ledger": ledger.path, "asked": asked}
         write_json(out / "fit.json", marker)
     elif marker is not None:
         # exact sums must not reach the disk, so a fit without noise cannot resume
@@ -355,15 +311,8 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
             "folder with -o."
         )
     try:
-        return reserve(
-            run.plan,
-            ledger,
-            feature_space=run.space,
-            seed=options.seed,
-            not_private=options.not_private,
-            store=store,
-            description=f"{run.name} {options.preset or ''}".strip(),
-            fit_id=fit_id,
+        return charge_ledger(
+            fit, ledger, not_private=not_private, store=store, fit_id=fit_id
         )
     except LedgerError as error:
         # A charge that may stand is found by its id, also one of an earlier run that
@@ -373,12 +322,12 @@ def charge(run: Prepared, ledger: Ledger) -> Charge:
         raise
 
 
-def _asked(run: Prepared) -> dict[str, Any]:
+def _asked(fit: Fit[Any]) -> dict[str, Any]:
     """Return the options that a resume must repeat, as JSON data."""
-    options = run.options
-    budget = {"epsilon": options.epsilon, "delta": options.delta}
-    own = {"relation": options.relation, "seed": options.seed}
-    return reports.plain({**run.settings, **budget, **own})
+    plan = fit.plan
+    budget = {"epsilon": plan.epsilon, "delta": plan.delta}
+    own = {"relation": plan.relation, "seed": fit.noise.seed}
+    return reports.plain({**fit.about.settings, **budget, **own})
 
 
 def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> None:
@@ -415,11 +364,15 @@ def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
 
 
 def write_report(
-    run: Prepared,
-    result: FitResult,
+    out: Path,
+    about: About,
+    result: FitResult[Any],
+    *,
     tested: reports.Tested,
     tuning: str,
     sha256: str,
+    declared: str | None = None,
+    config: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Write run.toml, ledger.json, report.html and report.json, each durably.
@@ -429,16 +382,22 @@ def write_report(
 
     Parameters
     ----------
-    run : Prepared
-        The run, which has ended.
+    out : Path
+        The run folder.
+    about : About
+        What is public about the fit.
     result : FitResult
         The head or network, its plan and its ledger.
     tested : Tested
         The test metrics.
     tuning : str
-        How the settings were chosen, unless the options or other ledgers decide it.
+        How the settings were chosen, unless other ledgers or `declared` decide it.
     sha256 : str
         Digest of the trained tensors.
+    declared : str, optional
+        How the settings were chosen, as the user declares.
+    config : str, optional
+        Text of run.toml, if the folder is to have it.
     **more
         More entries of the report.
 
@@ -447,23 +406,23 @@ def write_report(
     dict
         The report.
     """
-    options, facts, out = run.options, run.plan.facts, run.options.out
-    config = options.config
+    facts = result.plan.facts
     digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
     report = reports.build_report(
         result,
         method={
-            "name": run.name,
-            "preset": options.preset,
-            "source": run.method.source,
-            "settings": run.settings,
+            "name": about.name,
+            "preset": about.preset,
+            "source": about.settings_from,
+            "settings": about.settings,
         },
-        data={"n_rows": facts.n_rows, "n_classes": facts.n_classes} | vars(run.source),
-        tuning=options.tuning or ("NOT ACCOUNTED" if run.elsewhere else tuning),
-        warnings=run.warnings,
+        data={"n_rows": facts.n_rows, "n_classes": facts.n_classes}
+        | vars(about.source),
+        tuning=declared or ("NOT ACCOUNTED" if about.elsewhere else tuning),
+        warnings=list(about.warnings),
         tested=tested,
         folder=out,
-        elsewhere=run.elsewhere,
+        elsewhere=about.elsewhere,
     ) | {
         "provenance": {
             "commit": commit(),

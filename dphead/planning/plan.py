@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver
 # Relative excess over the budget allowed for fixed noise, as in `Ledger`. The charge
 # and the reported epsilon are computed from the noise itself.
 BUDGET_SLACK = 1e-9
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,10 @@ class Plan(Target):
         """Return the plan with every release marked private or not (`ReleaseSpec`)."""
         return replace(self, specs=[replace(s, private=private) for s in self.specs])
 
+    def seeded(self, seed: int | None) -> Self:
+        """Return the plan to charge, which is not private with a seed."""
+        return self if seed is None else self.marked(private=False)
+
     def events(self) -> list[GaussianEvent]:
         """Return the accountant's events, with equal releases merged."""
         return accounting.together(spec.event() for spec in self.specs)
@@ -132,13 +137,13 @@ class Plan(Target):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitPlan(Plan):
+class FitPlan(Plan, Generic[T]):
     """Hold a plan with the solver that requests its releases, and the public sizes.
 
     `facts` do not contain the budget. `budgeted` adds it.
     """
 
-    solver: Solver
+    solver: Solver[T]
     facts: ProblemInfo
 
     @cached_property
@@ -165,7 +170,7 @@ class FitPlan(Plan):
 
 
 def make_plan(
-    solver: Solver,
+    solver: Solver[T],
     facts: ProblemInfo,
     *,
     epsilon: float,
@@ -174,7 +179,7 @@ def make_plan(
     accountant: str = "auto",
     group_cap: int | None = None,
     group_mean: bool = False,
-) -> FitPlan:
+) -> FitPlan[T]:
     """Calibrate the solver's releases to (epsilon, delta).
 
     Parameters

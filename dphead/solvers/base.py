@@ -6,7 +6,7 @@ A solver plans its releases, requests each one, receives its value, and returns 
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from operator import index
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params, Statistic
@@ -99,10 +99,11 @@ class Request:
     params: Params
 
 
+T_co = TypeVar("T_co", covariant=True)  # what a solver returns: mostly a LinearHead
 Steps = Generator[Request, Released, LinearHead]
 
 
-class Solver(Protocol):
+class Solver(Protocol[T_co]):
     """Define the protocol of a solver: a name, a plan, and a generator of requests.
 
     `plan` lists every release before any data is read. `solve` yields one `Request` for
@@ -118,7 +119,7 @@ class Solver(Protocol):
         """Return the planned releases, in order."""
         ...
 
-    def solve(self, facts: ProblemInfo) -> Steps:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, T_co]:
         """Request each planned release, and return the head."""
         ...
 

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from dphead.finetune.gradients import CLIP_INTEGERS, PerExample, clipped
 from dphead.finetune.network import StepParams, TorchSums
-from dphead.fit.loop import Run, fit_head
+from dphead.fit.fit import fit_rows
 from dphead.privacy.contract import ReleaseSpec, SumTask
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
@@ -230,7 +230,7 @@ def test_it_is_charged_before_the_first_row_is_read_and_spends_what_it_reports()
 
     rows.blocks = watched
     summer = VerifiedSum(TorchSums(network, chunk=20))
-    result = fit_head(plan, rows, Run(ledger=ledger, summer=summer))
+    result = fit_rows(plan, rows, ledger=ledger, summer=summer)
     assert [r["state"] for r in ledger.fits()[0]["releases"]] == ["committed"] * 3
     assert result.plan.epsilon_spent() <= 2.0
     assert result.plan.events() == ledger.events()

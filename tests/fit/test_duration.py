@@ -14,7 +14,8 @@ from dphead.fit.duration import (
     expected_seconds,
     missing_kernels,
 )
-from dphead.fit.loop import Run, fit_head, verified_sum_for
+from dphead.fit.files import source_of_arrays
+from dphead.fit.fit import About, Fit, RowSizes, fit_rows, host_sum, warn_of_duration
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
@@ -36,7 +37,7 @@ def test_a_matrix_for_each_class_takes_hours_and_is_refused_before_the_charge():
     with pytest.raises(
         ValueError, match=r"would need about \d+ hours? .*dp-fc` or `--method auto"
     ):
-        fit_head(plan, rows, Run(ledger=book))
+        fit_rows(plan, rows, ledger=book)
     assert book.fits() == []
 
 
@@ -96,5 +97,8 @@ def test_a_long_fit_without_compiled_kernels_takes_longer_and_warns(monkeypatch)
     monkeypatch.setattr(kernels, "library", None)
     assert expected_seconds(plan.releases, facts) > 5 * compiled
     assert missing_kernels(0.5) == ""
+    about = About(source=source_of_arrays(64, []), name="dp-ls")
+    sizes = RowSizes(10**6, 64)
+    fit = Fit(plan=plan, about=about, sizes=sizes, rows=list, summer=host_sum(plan))
     with pytest.warns(UserWarning, match="Install a C compiler, then type"):
-        verified_sum_for(plan)
+        warn_of_duration(fit, fit.check())

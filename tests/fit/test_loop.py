@@ -11,7 +11,7 @@ from dphead.analysis.metrics import evaluate_scores
 from dphead.data.arrays import ArrayRows
 from dphead.fit import report
 from dphead.fit import run as run
-from dphead.fit.loop import Run, fit_head
+from dphead.fit.fit import fit_rows
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
@@ -98,7 +98,7 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
     """By rows made to break them: those of the data would not have shown it."""
     rows = Counted(X, Y)
     ledger = Ledger()
-    monkeypatch.setattr("dphead.fit.loop.CpuSums", Wrong)
+    monkeypatch.setattr("dphead.fit.fit.CpuSums", Wrong)
     with pytest.raises(RuntimeError, match="differs from the reference"):
         plan_and_fit(LeastSquares(), rows, FACTS, ledger=ledger)
     assert ledger.fits() == []
@@ -118,7 +118,7 @@ def test_rows_of_other_sizes_than_planned_are_refused_with_nothing_charged(facts
     ledger = Ledger()
     plan = make_plan(LeastSquares(), facts, epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="rows must have the plan"):
-        fit_head(plan, rows, Run(ledger=ledger))
+        fit_rows(plan, rows, ledger=ledger)
     assert ledger.fits() == []
 
 
@@ -148,11 +148,11 @@ def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
     heads = [
         plan_and_fit(
             solver, rows, FACTS, epsilon=e, noise=NoiseSource(1), summer=kept
-        ).head
+        ).trained
         for e in (1.0, 4.0)
     ]
     assert rows.passes == 1
-    alone = plan_and_fit(solver, rows, FACTS, epsilon=4.0, noise=NoiseSource(1)).head
+    alone = plan_and_fit(solver, rows, FACTS, epsilon=4.0, noise=NoiseSource(1)).trained
     assert np.array_equal(heads[1].weights, alone.weights)
 
 

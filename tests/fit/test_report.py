@@ -12,7 +12,7 @@ from core import toy
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit import report
-from dphead.fit.loop import Run, fit_head
+from dphead.fit.fit import fit_rows
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.planning.plan import make_plan
 from dphead.privacy import accounting
@@ -38,10 +38,11 @@ def built(
 ):
     solver = solver or LeastSquares()
     made = make_plan(solver, FACTS, **{"epsilon": 1.0, "delta": 1e-5} | plan)
-    result = fit_head(
+    result = fit_rows(
         made,
         ArrayRows(X, Y),
-        Run(ledger=ledger, noise=NoiseSource(seed)),
+        ledger=ledger,
+        noise=NoiseSource(seed),
     )
     return report.build_report(
         result,

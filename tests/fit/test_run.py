@@ -24,10 +24,11 @@ from commands import (
 from dphead_extract.features.format import write_features
 from features import edited
 
-from dphead.data.features import load_features
+from dphead.data.features import open_features
+from dphead.fit.files import file_facts
 from dphead.fit.head_file import open_head
 from dphead.fit.options import FitOptions
-from dphead.fit.run import facts_to_agree, fit_files, prepare_head
+from dphead.fit.run import fit_files
 
 # 8 releases: mean, gram, 6 gradients
 FC = ("--method", "dp-fc", "--steps", 6, "--backend", "numpy")
@@ -176,8 +177,8 @@ def test_what_will_be_released_is_announced_before_the_charge(features, run):
     options = FitOptions(features=features, out=run, method="dp-ls")
     result = fit_files(
         options,
-        lambda run, _: seen.append(
-            (charges(), run.announced.summary(), run.method.source)
+        lambda fit, _: seen.append(
+            (charges(), fit.announced.summary(), fit.about.settings_from)
         ),
     )
     assert seen == [(0, result["report"]["guarantee"]["releases"], "dphead's defaults")]
@@ -187,12 +188,10 @@ def test_what_will_be_released_is_announced_before_the_charge(features, run):
 def test_processes_agree_on_every_block_of_their_features(tmp_path):
     """Ten blocks: a file that differs in one of them is another."""
     path = features_file(tmp_path / "x.h5", n=160, block_rows=16)
-    options = FitOptions(features=path, out=tmp_path / "run", method="dp-ls")
     found = set()
     for block in (None, *range(10)):
         if block is not None:
             edited(path, lambda f, row=16 * block: f["features"].__setitem__(row, 0))
-        rows, file = load_features(path)
-        with file:
-            found.add(facts_to_agree(prepare_head(options, rows, file))["features"])
+        with open_features(path) as file:
+            found.add(file_facts(file)["features"])
     assert len(found) == 11

@@ -52,7 +52,7 @@ def test_a_run_that_dies_at_its_charge_is_charged_once(
 ):
     """Its id is on the disk before the ledger has it."""
     command = ("fit", features, "-o", run, *LS)
-    crashed(monkeypatch, "reserve", when, *command)
+    crashed(monkeypatch, "charge_ledger", when, *command)
     assert (run / "fit.json").exists()
     held = json.loads((run / "fit.json").read_text())["fit_id"]
     assert charges() == (when == "after")
@@ -108,7 +108,7 @@ def test_a_charge_that_the_ledger_still_wrote_when_it_was_looked_for_is_kept(
 ):
     """A server may write a lost charge after the next run has asked for its id."""
     command = ("fit", features, "-o", run, *LS)
-    crashed(monkeypatch, "reserve", "after", *command)
+    crashed(monkeypatch, "charge_ledger", "after", *command)
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "holds", lambda self, fit_id: False)
         assert "already charged" in refusal(*command)
@@ -121,8 +121,8 @@ def test_a_charge_that_came_before_a_change_of_mind_is_not_lost(
 ):
     """Not yet charged, other settings are another fit; charged, they are refused."""
     command = ("fit", features, "-o", run, *LS)
-    crashed(monkeypatch, "reserve", "before", *command)
-    crashed(monkeypatch, "reserve", "after", *command, "--epsilon", 2)
+    crashed(monkeypatch, "charge_ledger", "before", *command)
+    crashed(monkeypatch, "charge_ledger", "after", *command, "--epsilon", 2)
     assert charges() == 1
     refusal(*command)
     fitted(*command, "--epsilon", 2)
@@ -134,7 +134,7 @@ def test_an_interrupted_fit_is_not_charged_again_in_another_ledger(
 ):
     command = ("fit", features, "-o", run, *LS)
     other = tmp_path / "other.sqlite"
-    crashed(monkeypatch, "reserve", "before", *command)
+    crashed(monkeypatch, "charge_ledger", "before", *command)
     said = refusal(*command, "--ledger", other)
     assert "lacks the interrupted fit" in said
     assert Ledger(other).fits() == []
@@ -149,7 +149,7 @@ def test_an_interrupted_fit_is_not_charged_again_behind_a_link_that_was_moved(
     link = tmp_path / "link.sqlite"
     link.symlink_to(books[0])
     command = ("fit", features, "-o", run, *LS, "--ledger", link)
-    crashed(monkeypatch, "reserve", "before", *command)
+    crashed(monkeypatch, "charge_ledger", "before", *command)
     link.unlink()
     link.symlink_to(books[1])
     said = refusal(*command)

@@ -8,7 +8,7 @@ from fits import quick_sums, with_noise
 from numpy.testing import assert_allclose
 
 from dphead.data.arrays import ArrayRows
-from dphead.fit.loop import Run, fit_head
+from dphead.fit.fit import fit_rows
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.planning.stand_in import on_fewer_rows
@@ -68,12 +68,12 @@ def carried_out(solver, plan, cap=None):
         tiled = (np.tile(x, (times, 1)), np.tile(y, times))
         rows = ArrayRows(*tiled, groups=groups, group_cap=cap)
         told = Told(solver)
-        run = Run(noise=NoiseSource(0), summer=quick_sums())
+        run = {"noise": NoiseSource(0), "summer": quick_sums()}
         if times == 1:
-            fit = fit_head(on_fewer_rows(replace(plan, solver=told), N), rows, run)
+            fit = fit_rows(on_fewer_rows(replace(plan, solver=told), N), rows, **run)
         else:
-            fit = fit_head(replace(plan, solver=told), rows, run)
-        found.append((told, fit.head))
+            fit = fit_rows(replace(plan, solver=told), rows, **run)
+        found.append((told, fit.trained))
     return found
 
 

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 import dphead.fit.loop
 from dphead.analysis.records import fit_events
 from dphead.data.arrays import ArrayRows
-from dphead.fit.loop import Run, fit_head
+from dphead.fit.fit import fit_rows
 from dphead.fit.report import guarantee
 from dphead.planning.plan import Plan, make_plan
 from dphead.privacy import accounting
@@ -134,8 +134,8 @@ def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", see
     monkeypatch.setattr(dphead.fit.loop, "release", spy)
     ledger = Ledger(tmp_path / "ledger.sqlite")
     plan = make_plan(solver, FACTS, epsilon=epsilon, delta=DELTA, relation=relation)
-    run = Run(ledger=ledger, noise=NoiseSource(seed))
-    result = fit_head(plan, ArrayRows(X, Y), run)
+    run = {"ledger": ledger, "noise": NoiseSource(seed)}
+    result = fit_rows(plan, ArrayRows(X, Y), **run)
     return result, ran, charged(tmp_path / "ledger.sqlite")
 
 

@@ -15,7 +15,7 @@ from pairs import exact_delta, sampled_group, worst
 from scipy.stats import binom, norm
 
 from dphead.data.arrays import ArrayRows
-from dphead.fit.loop import Run, fit_head
+from dphead.fit.fit import fit_rows
 from dphead.fit.report import guarantee
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import (
@@ -398,7 +398,7 @@ def test_a_fit_for_groups_has_the_noise_and_the_report_of_groups(relation):
         assert b.noise_multiplier == pytest.approx(4 * a.noise_multiplier, rel=1e-6)
     rows = ArrayRows(*toy(200), groups=np.arange(200) // 8, group_cap=4)
     ledger = Ledger()
-    g = guarantee(fit_head(plan, rows, Run(ledger=ledger)).plan)
+    g = guarantee(fit_rows(plan, rows, ledger=ledger).plan)
     assert g["epsilon"] == pytest.approx(2.0, rel=1e-6)
     assert compose_epsilon(ledger.events(), 1e-5, relation) == g["epsilon"]
     assert g["group_cap"] == 4

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dphead.data.arrays import ArrayRows
-from dphead.fit.loop import Run, fit_head
+from dphead.fit.fit import fit_rows
 from dphead.planning.plan import make_plan
 from dphead.privacy.accounting import RELATIONS
 from dphead.privacy.ledger import Ledger
@@ -280,7 +280,7 @@ def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charg
     plan = make_plan(solver, facts, epsilon=1.0, delta=1e-3)
     for rows in (ArrayRows(x, sets_of("any", 40)), ArrayRows(x, sets_of("none", 40))):
         with pytest.raises(ValueError, match="support label sets"):
-            fit_head(plan, rows, Run(ledger=book))
+            fit_rows(plan, rows, ledger=book)
     assert book.fits() == []
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dphead.data.arrays import ArrayRows
-from dphead.fit.loop import fit_head
+from dphead.fit.fit import fit_rows
 from dphead.planning.plan import make_plan
 from dphead.privacy import release
 from dphead.solvers import GradientDescent, LeastSquares, ProblemInfo
@@ -29,5 +29,5 @@ def test_the_copy_fits(solver, epsilon):
     )
     facts = ProblemInfo(40, 4, 3)
     plan = make_plan(solver, facts, epsilon=epsilon, delta=1e-5)
-    head = fit_head(plan, rows).head
+    head = fit_rows(plan, rows).trained
     assert np.isfinite(head.weights).all()

@@ -62,7 +62,7 @@ def test_rows_that_do_not_count_are_no_errors(way):
         facts = ProblemInfo(slots, D, M)
         run = {"noise": NoiseSource(seed), "summer": quick_sums()}
         run |= {"relation": relation}
-        head = plan_and_fit(Auto(), rows, facts, epsilon=2.0, **run).head
+        head = plan_and_fit(Auto(), rows, facts, epsilon=2.0, **run).trained
         truth = right(head, test_x, test_y)
         held += head.estimate.low <= truth <= head.estimate.high
         errors.append(head.estimate.accuracy - truth)

@@ -25,7 +25,7 @@ def few(way, m):
 def fitted(solver, rows, m, relation, epsilon):
     run = {"noise": NoiseSource(0), "summer": quick_sums(), "relation": relation}
     facts = ProblemInfo(N, D, m)
-    return plan_and_fit(solver, rows, facts, epsilon=epsilon, **run).head
+    return plan_and_fit(solver, rows, facts, epsilon=epsilon, **run).trained
 
 
 @pytest.mark.parametrize("m", [2, 100])

@@ -73,7 +73,7 @@ facts = ProblemInfo(4000, D, M)
 summer = VerifiedSum(JaxSums(), memory=1 << 20)
 rows = ArrayRows(x, y)
 done = plan_and_fit(DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer)
-json.dump([sums, devices, done.head.weights.tobytes().hex()], sys.stdout)
+json.dump([sums, devices, done.trained.weights.tobytes().hex()], sys.stdout)
 """
 
 
@@ -127,7 +127,7 @@ def test_one_device_and_eight_give_the_head_of_numpy_byte_for_byte(results):
     one, alone = (
         plan_and_fit(
             DPFC(steps=4), rows, facts, noise=NoiseSource(3), summer=summer
-        ).head.weights.tobytes()
+        ).trained.weights.tobytes()
         for summer in (VerifiedSum(JaxSums(), memory=1 << 20), None)
     )
     assert bytes.fromhex(results[2]) == one == alone

@@ -1,0 +1,399 @@
+"""Carry out one fit, for every command and estimator.
+
+`Fit.carry_out` has the order that protects rows: check all that can fail, charge, then
+read rows.
+"""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+from dphead.fit.duration import (
+    LONG_SECONDS,
+    check_duration,
+    missing_kernels,
+    time_in_words,
+)
+from dphead.fit.files import SourceFacts, source_of_arrays
+from dphead.fit.ledgers import Elsewhere, charging
+from dphead.fit.loop import Progress, follow, lead
+from dphead.fit.memory import share
+from dphead.fit.processes import agree
+from dphead.planning.plan import FitPlan
+from dphead.privacy.contract import Rows
+from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger.charge import Charge
+from dphead.privacy.ledger.store import IN_MEMORY
+from dphead.privacy.noise import NoiseSource
+from dphead.solvers.base import ProblemInfo, Solver
+from dphead.sums.cpu import CpuSums
+from dphead.sums.hosts import Hosts
+from dphead.sums.verified import VerifiedSum
+
+T = TypeVar("T")  # what the solver returns: a head, components, the state of a network
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Hold what is public about a fit besides its plan, for the charge and the report.
+
+    Attributes
+    ----------
+    source : SourceFacts
+        What is public about the rows.
+    name, preset : str and str or None
+        The method's name, and the preset's, for the ledger and the report.
+    settings, settings_from : dict and str
+        The method's settings, and their source.
+    space : str
+        Description of the rows that a resume must find unchanged.
+    warnings : tuple of str
+        Warnings for the report.
+    elsewhere : tuple of Elsewhere
+        Ledgers that the fit's ledger does not count.
+    """
+
+    source: SourceFacts
+    name: str
+    preset: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    settings_from: str = ""
+    space: str = ""
+    warnings: tuple[str, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+
+@dataclass(frozen=True)
+class RowSizes:
+    """Hold what is known of rows before one is read.
+
+    Attributes
+    ----------
+    n_rows, n_features : int
+        Numbers of rows and of their values.
+    group_cap : int or None
+        As in `Rows`.
+    has_sets : bool
+        Whether rows have label sets.
+    """
+
+    n_rows: int
+    n_features: int
+    group_cap: int | None = None
+    has_sets: bool = False
+
+    @classmethod
+    def of(cls, rows: Rows) -> Self:
+        """Return the sizes of rows."""
+        has_sets = getattr(rows, "has_sets", False)
+        return cls(rows.n_rows, rows.n_features, rows.group_cap, has_sets)
+
+
+@dataclass(frozen=True)
+class FitResult(Generic[T]):
+    """Hold what a fit trained, its plan, and how the fit went.
+
+    `seconds` is the wall time of the releases and the solver, without the charge.
+    """
+
+    trained: T
+    plan: FitPlan[T]
+    ledger: Ledger
+    fit_id: str
+    private_noise: bool
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(Generic[T]):
+    """Hold a prepared fit.
+
+    Attributes
+    ----------
+    plan : FitPlan
+        The planned releases, and the solver.
+    sizes : RowSizes
+        What is known of the rows before the charge.
+    rows : callable
+        Function that returns the rows. It is called after the charge.
+    summer : VerifiedSum
+        The verified sum.
+    noise : NoiseSource
+        Source of noise and samples. With a seed, the fit is charged as not private.
+    hosts : Hosts or None
+        The processes that hold the rows; None if this process holds all.
+    agreed : dict
+        What must be equal on all processes (`agree`).
+    has_known_rate : bool
+        Whether `duration` knows the rate of the sums. It does not for accelerators.
+    about : About
+        What else is public about the fit.
+    """
+
+    plan: FitPlan[T]
+    about: About
+    sizes: RowSizes
+    rows: Callable[[], Rows]
+    summer: VerifiedSum
+    noise: NoiseSource = field(default_factory=NoiseSource)
+    hosts: Hosts | None = None
+    agreed: Mapping[str, Any] = field(default_factory=dict)
+    has_known_rate: bool = True
+
+    @property
+    def announced(self) -> FitPlan[T]:
+        """Return the plan to charge, which is not private if there is a seed."""
+        return self.plan.seeded(self.noise.seed)
+
+    def digest(self) -> str:
+        """Return a hash that identifies the fit for a resume."""
+        return self.plan.digest(self.about.space, self.noise.seed)
+
+    def check(self) -> float:
+        """Make all checks that can fail, before the charge.
+
+        Returns
+        -------
+        float
+            Expected seconds of the fit, or 0 if they are not known.
+
+        Raises
+        ------
+        ValueError
+            If the rows do not have the plan's sizes, if they have label sets that a
+            release does not support, if the fit takes hours, or if processes differ.
+        RuntimeError
+            If a sum of hostile rows is wrong.
+        """
+        self._check_sizes()
+        seconds = 0.0
+        if self.has_known_rate:
+            facts, solver = self.plan.facts, self.plan.solver
+            seconds = check_duration(self.plan.releases, facts, solver.name)
+        statistics = (one.statistic for one in self.plan.releases)
+        self.summer.check(statistics, self.plan.facts.n_features)
+        if self.hosts is not None:
+            self.hosts.wait()  # one process may have read test rows for hours
+            agree(self.hosts, self.agreed)
+        return seconds
+
+    def _check_sizes(self) -> None:
+        """Compare the rows with the plan. A private number of rows is not compared."""
+        facts, sizes = self.plan.facts, self.sizes
+        private = self.plan.relation == "add_remove"
+        n_rows = facts.n_rows if private else sizes.n_rows
+        found = (n_rows, sizes.n_features, sizes.group_cap)
+        planned = (facts.n_rows, facts.n_features, self.plan.group_cap)
+        if found != planned:
+            raise ValueError(
+                "rows must have the plan's n_rows, n_features and group_cap "
+                f"{planned}, got {found}. Make a plan with the sizes of these rows."
+            )
+        if sizes.has_sets:
+            _check_takes_sets(self.plan.solver, self.plan.budgeted(facts))
+
+    def carry_out(
+        self,
+        charge: Callable[[Self], Charge],
+        *,
+        announce: Callable[[Self, float], None] | None = None,
+        progress: Progress | None = None,
+        resume: Callable[[Charge], tuple[Solver[T], int]] | None = None,
+    ) -> FitResult[T]:
+        """Check, charge the whole plan, then run the solver on released values.
+
+        Parameters
+        ----------
+        charge : callable
+            Function that charges the plan: `charge_ledger`, or `run_folder.charge`.
+        announce : callable, optional
+            Called with this fit and its expected seconds, before the charge.
+        progress : callable, optional
+            Called with (releases made, releases planned, label) after each release.
+        resume : callable, optional
+            Function that returns the solver of an interrupted fit, and the number of
+            releases that the solver does not request again.
+
+        Returns
+        -------
+        FitResult
+            What the solver returned, and the charge.
+
+        Raises
+        ------
+        ValueError or RuntimeError
+            As `check`, before anything is charged.
+        LedgerError
+            If the ledger refuses the plan. Nothing is charged then.
+        """
+        seconds = self.check()
+        if announce is not None:
+            announce(self, seconds)
+        charged = charge(self)
+        plan, done = self.announced, 0
+        if resume is not None:
+            solver, done = resume(charged)
+            plan = replace(plan, solver=solver)
+        rows, start = self.rows(), time.perf_counter()
+        trained = lead(
+            plan,
+            rows,
+            charged,
+            self.noise,
+            self.summer,
+            hosts=self.hosts,
+            progress=progress,
+            done=done,
+        )
+        seconds = time.perf_counter() - start
+        book, fit_id = charged.ledger, charged.fit_id
+        return FitResult(trained, self.plan, book, fit_id, self.noise.private, seconds)
+
+    def serve(self, resume: Callable[[], tuple[Solver[T], int]] | None = None) -> T:
+        """Sum this process's rows for process 0, and return what its solver returns.
+
+        Process 0 calls `carry_out`. It charges, samples and adds noise.
+        """
+        assert self.hosts is not None
+        self.check()
+        plan, done = self.announced, 0
+        if resume is not None:
+            solver, done = resume()
+            plan = replace(plan, solver=solver)
+        return follow(plan, self.rows(), self.summer, self.hosts, done)
+
+
+def _check_takes_sets(solver: Solver[Any], facts: ProblemInfo) -> None:
+    """Raise ValueError unless each release's statistic supports label sets."""
+    for planned in solver.plan(facts):
+        if not planned.statistic.takes_sets:
+            raise ValueError(
+                "rows with several classes need statistics that support label sets, "
+                f"got {planned.statistic.name} of method {solver.name!r}. Use auto, "
+                "dp-sgd, dp-adam, dp-fc or dp-newton, with the sigmoid loss."
+            )
+
+
+def host_sum(plan: FitPlan[Any]) -> VerifiedSum:
+    """Return a verified sum on this host's processor, for rows in memory.
+
+    Raises ValueError if the fit does not fit in this machine's memory.
+    """
+    # the plan's number of rows: under add/remove it is public
+    room = share(None, plan.facts, plan.releases, n_rows=plan.facts.n_rows)
+    return VerifiedSum(CpuSums(), memory=room.kept)
+
+
+def warn_of_duration(fit: Fit[Any], seconds: float) -> None:
+    """Warn if a fit takes long, or if compiled kernels are missing."""
+    if seconds > LONG_SECONDS:
+        took = time_in_words(seconds)
+        warnings.warn(f"This fit takes about {took} on this machine.", stacklevel=2)
+    if warning := missing_kernels(seconds):
+        warnings.warn(warning, stacklevel=2)
+
+
+def fit_rows(
+    plan: FitPlan[T],
+    rows: Rows,
+    ledger: Ledger | None = None,
+    *,
+    noise: NoiseSource | None = None,
+    summer: VerifiedSum | None = None,
+    progress: Progress | None = None,
+) -> FitResult[T]:
+    """Fit rows that are in memory, charged to `ledger`, or to a ledger of its own.
+
+    Parameters and errors are as in `Fit`. The default `summer` uses this host's
+    processor. A sum with `KeptSums` serves several uncentered fits on the same rows:
+    only the first DP-LS fit reads rows.
+    """
+    about = About(
+        source=source_of_arrays(plan.facts.n_features, []), name=plan.solver.name
+    )
+    fit = Fit(
+        plan=plan,
+        about=about,
+        sizes=RowSizes.of(rows),
+        rows=lambda: rows,
+        summer=summer or host_sum(plan),
+        noise=noise or NoiseSource(),
+    )
+    book = ledger or Ledger()
+    return fit.carry_out(
+        lambda fit: charge_ledger(fit, book),
+        announce=warn_of_duration,
+        progress=progress,
+    )
+
+
+def charge_ledger(
+    fit: Fit[Any],
+    ledger: Ledger,
+    *,
+    not_private: bool = False,
+    store: Path | None = None,
+    fit_id: str | None = None,
+) -> Charge:
+    """Charge every release of the plan in the ledger.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit to charge.
+    ledger : Ledger
+        The ledger to charge.
+    not_private : bool, default False
+        Whether a fit with a seed or without noise may be charged to any ledger. By
+        default, only to one in memory without private fits.
+    store : Path, optional
+        As for `Ledger.reserve`.
+    fit_id : str, optional
+        As for `Ledger.reserve`.
+
+    Raises
+    ------
+    LedgerError
+        If the ledger refuses the plan, or another ledger on the same images has a
+        budget (`charging`). If the fit has no guarantee and the ledger is not its own.
+        In these cases, no release is charged.
+    """
+    plan, seed = fit.announced, fit.noise.seed
+    text = f"{fit.about.name} {fit.about.preset or ''}".strip()
+    if not (plan.private or not_private):
+        _check_own(ledger, seed)
+    with charging(ledger):
+        return ledger.reserve(
+            [s.row() for s in plan.specs],
+            epsilon=plan.epsilon if plan.private else math.inf,
+            delta=plan.delta,
+            relation=plan.relation,
+            description=text + ("" if seed is None else f" (seed {seed}: not private)"),
+            plan_hash=fit.digest(),
+            store=store,
+            fit_id=fit_id,
+        )
+
+
+def _check_own(ledger: Ledger, seed: int | None) -> None:
+    """Raise LedgerError if a fit without a guarantee would spoil the total of others.
+
+    Its epsilon is infinite, and no charge can be undone.
+    """
+    if ledger.path == IN_MEMORY and not any(
+        event.noise_multiplier for event in ledger.events()
+    ):
+        return
+    reason = "A fit without noise (epsilon inf) has no guarantee"
+    todo = "Use a finite epsilon"
+    if seed is not None:
+        reason = f"The seed {seed} makes the noise known, so the fit has no guarantee"
+        todo = "Drop the seed (`random_state=None`)"
+    raise LedgerError(
+        f"{reason}. It would make the total of the ledger {ledger.path} infinite from "
+        f'then on. {todo}, or use a ledger of its own (`ledger=":memory:"`).'
+    )
