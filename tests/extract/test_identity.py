@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from commands import contents
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import ExtractError
 from dphead_extract.index import ImageIndex
+from dphead_extract.people import People
 from dphead_extract.run import extract
 from dphead_extract.shards import Shard
 from pictures import encoded, pack
@@ -128,3 +130,49 @@ def test_a_new_data_set_is_no_others(images, index, tmp_path, other):
     named = {"dataset_id": made.dataset_id, "same_data_as": tmp_path / "one.h5"}[other]
     with pytest.raises(ExtractError, match="cannot be combined with --dataset-id"):
         run(path, tmp_path / "t.h5", index, new_data_set=True, **{other: named})
+
+
+def test_images_of_people_share_the_ledger_of_their_id_system(images, index, tmp_path):
+    """Other images of the same people, and none that another ledger counts."""
+    people = ImageIndex(tmp_path / "people")
+    clinic, new = (People(people, "clinic", new=new) for new in (False, True))
+
+    def table(first, count, person):
+        path = tmp_path / f"{first}-{person}.npz"
+        group = person + np.arange(count) // 2
+        labels = np.zeros(count, int)
+        part = images[first : first + count]
+        np.savez(path, images=part, labels=labels, group=group)
+        return path
+
+    one = run(table(0, 40, 0), tmp_path / "one.h5", index, people=clinic)
+    two = run(table(40, 40, 10), tmp_path / "two.h5", index, people=clinic)
+    assert one.dataset_id == two.dataset_id == clinic.shared_id
+    assert two.people == {"system": "clinic", "new": False} and not two.overlaps
+    before = contents(tmp_path)
+    with pytest.raises(ExtractError, match="1 of 20 people"):
+        run(table(80, 40, 29), tmp_path / "three.h5", index, people=new)
+    del (after := contents(tmp_path))["80-29.npz"]
+    assert after == before
+    own = run(table(80, 40, 30), tmp_path / "own.h5", index, people=new)
+    again = run(table(80, 40, 30), tmp_path / "b.h5", index, network=2, people=new)
+    assert own.dataset_id == again.dataset_id != one.dataset_id
+    undeclared = table(80, 40, 31)
+    with pytest.raises(ExtractError, match="declared id system"):
+        run(undeclared, tmp_path / "c.h5", index, people=People(people))
+    plain = run(table(120, 40, 50), tmp_path / "plain.h5", index)
+    with pytest.raises(ExtractError, match=f"{plain.dataset_id}.*ledger people clinic"):
+        run(table(120, 40, 60), tmp_path / "d.h5", index, people=clinic)
+
+
+def test_shards_of_new_people_are_one_data_set(images, index, tmp_path):
+    people = People(ImageIndex(tmp_path / "people"), "clinic", new=True)
+    path = tmp_path / "a.npz"
+    labels, group = np.zeros(64, int), np.arange(64) // 4
+    np.savez(path, images=images[:64], labels=labels, group=group)
+    ids = {
+        run(path, tmp_path / "a.h5", index, people=people, shard=Shard(i, 2)).dataset_id
+        for i in (0, 1)
+    }
+    assert len(ids) == 1
+    assert len(people.index.images(*ids)) == 16 + 2  # the system, and the rows' salt

@@ -17,6 +17,7 @@ from commands import (
     report_of,
 )
 from dphead_extract.features.format import write_features
+from dphead_extract.people import People
 from dphead_extract.sources.classes import Classes
 from finetune.core import CLIPS, OWN, images, images_file
 from safetensors.torch import save_file
@@ -28,6 +29,7 @@ from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import finetune
 from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
+from dphead.fit.ledgers import people_index
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
@@ -322,6 +324,19 @@ def test_images_are_known_again_and_have_one_ledger(tmp_path):
     (elsewhere,) = third["report"]["ledger"]["elsewhere"]
     known = {"path": second["path"], "fits": 2, "of": "some of the images"}
     assert elsewhere == known
+
+
+def test_images_of_an_id_system_are_charged_to_its_ledger(tmp_path):
+    """And one known person is no new person."""
+    source(tmp_path, group=np.arange(60) // 2)
+    own = {"ledger": None, "protect": "image", "people": "clinic"}
+    report = finetune(options(tmp_path, "one", **own))["report"]
+    shared = People(people_index(), "clinic").shared_id
+    assert report["data"]["dataset_id"] == shared
+    assert report["data"]["people"] == {"system": "clinic", "new": False}
+    with pytest.raises(ValueError, match="Drop --new-people"):
+        finetune(options(tmp_path, "two", **own, new_people=True))
+    assert not (tmp_path / "two").exists()
 
 
 def command(tmp_path, *more, **columns):

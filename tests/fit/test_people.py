@@ -19,7 +19,7 @@ from dphead.fit.ledgers import (
     people_index,
     read_ledger,
 )
-from dphead.privacy.ledger import moving
+from dphead.privacy.ledger import moving, server
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
 OWN = "People are recognized only within this data set"
@@ -324,6 +324,19 @@ def test_the_server_never_has_the_key(team, tmp_path, clinic, monkeypatch):
     (own / "key").write_bytes(key)
     fitted(*command, "--people", clinic)
     assert id_of(tmp_path / "two.h5") == id_of(one)
+
+
+def test_a_server_of_an_earlier_version_gets_the_index_of_people(team):
+    team.run("CREATE DATABASE earlier")
+    url = team.url().replace("/postgres", "/earlier")
+    store = server.init(url)
+    with server.session(url) as connection:
+        connection.exec_driver_sql("DROP VIEW dphead.people")
+        connection.exec_driver_sql("DROP TABLE dphead_rows.people")
+    assert server.init(url) == store
+    with server.session(url) as connection:
+        rows = connection.execute(server.PEOPLE.select()).all()
+    assert rows == []
 
 
 def test_a_file_keeps_the_id_system_that_it_declares(tmp_path, clinic):
