@@ -55,7 +55,9 @@ def test_declarations_need_a_name_and_a_home(index):
         People(None, "clinic")
 
 
-@pytest.mark.parametrize("known", [7, 7.0, "7", " 7 ", "7.0"])
+@pytest.mark.parametrize(
+    "known", [7, 7.0, "7", " 7 ", "7.0"], ids=["int", "float", "text", "space", "point"]
+)
 def test_one_known_person_is_refused_whatever_the_type_of_the_id(index, known):
     clinic = People(index, "clinic")
     kept(clinic, shared(clinic), "7", "8")
