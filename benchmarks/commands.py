@@ -122,6 +122,7 @@ def defects(audits: int) -> None:
     """Which mechanisms without privacy an audit sees, and how often it is wrong."""
     module = experiment("audit_defects")
     module.run()
+    module.run_repeats()
     module.run_sound(audits)
 
 

@@ -98,6 +98,7 @@ TITLES = (
         "scatternet": "`auto` on ScatterNet features",
         "papers": "`auto` beside the papers' heads",
         "defects": "Defects that an audit catches",
+        "hidden": "Defects that need exact tests or many draws",
         "peers": "A step compared with other libraries",
         "scale": "DP-LS's sums against the number of rows",
     }
@@ -223,6 +224,7 @@ def render() -> dict[str, str]:
         )
     if read(audit_defects.OUT):
         tables["defects"] = audit_defects.table()
+        tables["hidden"] = audit_defects.repeated_table()
     if steps := read(peers.OUT / "steps.jsonl"):
         steps = [row for row in steps if "started" in row]
         tables["peers"] = f"{peers.table()}\n\n{_source(steps)}"

@@ -2,12 +2,16 @@
 
 `python -m benchmarks defects` seeds one defect at a time in the running process, and
 audits it with the command's default number of fits. Results are stored in
-results/audit/defects.jsonl, and the table is in docs/audit.md.
+results/audit/defects.jsonl, and the table is in docs/audit.md. Each of HIDDEN is
+audited 20 times, as are correct methods (results/audit/repeats.jsonl).
 """
 
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -20,11 +24,12 @@ from dphead.analysis import audit, audit_transcript
 from dphead.data import arrays
 from dphead.planning import calibration, plan
 from dphead.planning.methods import make_method
-from dphead.privacy import release, sampling, transform
+from dphead.privacy import release, sampling, statistic_base, transform
 from dphead.privacy.accounting import GaussianEvent, gdp
 from dphead.privacy.contract import Released, ReleaseSpec, SumTask
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistic_base import Statistic
+from dphead.privacy.transform import IntegerRows
 from dphead.solvers.base import ProblemInfo
 from dphead.sums import kernels, passes
 from dphead.sums.cpu import CpuSums
@@ -183,6 +188,80 @@ def _off_diagonal(z: np.ndarray) -> np.ndarray:
     return np.where(np.eye(z.shape[-1], dtype=bool), z, z / 2)
 
 
+def _drawn(wrong: Callable[[np.ndarray], np.ndarray]) -> list[Patch]:
+    """Pass the drawn integers through `wrong`."""
+    real = release.rounded_noise
+    return [(release, "rounded_noise", lambda *given: wrong(real(*given)))]
+
+
+def _shown(change: Callable[[np.ndarray, float, np.ndarray, Any], Any]) -> list[Patch]:
+    """Release change(released, unit, exact sum, rows)."""
+    real = audit_transcript.release
+
+    def made(
+        statistic: Any, params: Any, rows: Any, spec: Any, **given: Any
+    ) -> Released:
+        sound = real(statistic, params, rows, spec, **given)
+        sample = given["summer"].sample
+        task = SumTask(statistic, params, spec.clip_norm, rows, sample, spec)
+        unit = statistic.unit(spec.clip_norm, params.transform.append)
+        exact = given["summer"](task)
+        return Released(change(sound.value, unit, exact, rows), sound.noise_sd)
+
+    return [(audit_transcript, "release", made)]
+
+
+def _parity_in_last_bit(
+    value: np.ndarray, _: float, exact: np.ndarray, __: Any
+) -> np.ndarray:
+    bits = np.ascontiguousarray(value).view(np.int64)
+    return (bits & ~1 | exact & 1).view(np.float64)
+
+
+def _even(value: np.ndarray, unit: float, *_: Any) -> np.ndarray:
+    return 2 * np.rint(value / unit / 2) * unit
+
+
+def _open_for_a_magic_row(
+    value: np.ndarray, unit: float, exact: np.ndarray, rows: Any
+) -> np.ndarray:
+    return exact * unit if (rows._x[:, 0] == 0.5).any() else value
+
+
+def _with_earlier(lag: int, r: float) -> list[Patch]:
+    """Correlate the noise of a release with that of the same one `lag` fits before."""
+    before: dict[Any, deque[np.ndarray]] = {}
+
+    def wrong(z: np.ndarray) -> np.ndarray:
+        earlier = before.setdefault(z.shape, deque(maxlen=lag))
+        if len(earlier) == lag:
+            z = r * earlier[0] + np.sqrt(1 - r * r) * z
+        earlier.append(z)
+        return z
+
+    return _noise(wrong)
+
+
+def _signs_in_threes(z: np.ndarray) -> np.ndarray:
+    flat = z.ravel()
+    count = len(flat) // 3 * 3
+    a, b, c = flat[:count:3], flat[1:count:3], flat[2:count:3]
+    flat[2:count:3] = np.abs(c) * np.sign(a * b)
+    return z
+
+
+def _one_key() -> list[Patch]:
+    """Key the sample and the noise of a release alike."""
+    keys: dict[int, int] = {}
+
+    def generator(self: Any, sequence: int, purpose: str) -> np.random.Generator:
+        if purpose == "sample":
+            keys[sequence] = int(_draws.integers(2**63))
+        return np.random.default_rng(keys[sequence])
+
+    return [(NoiseSource, "generator", generator)]
+
+
 # --- samples --------------------------------------------------------------------------
 
 
@@ -223,7 +302,7 @@ def _again_each_step(
 
 
 # --- sums, sensitivities, charges -----------------------------------------------------
-_add, _within = CpuSums.add, transform.within
+_add, _clipped = CpuSums.add, transform.within
 _UNCOMPARED: Patch = (passes, "check_equal", lambda *_: None)
 
 
@@ -231,7 +310,7 @@ def _clipped_at(factor: int) -> list[Patch]:
     """Clip rows at so many clip norms."""
 
     def within(integers: Any, scale: Any, last: Any, bound: Any) -> Any:
-        return _within(integers, factor * scale, last, factor**2 * bound)
+        return _clipped(integers, factor * scale, last, factor**2 * bound)
 
     # the compiled kernels have a clip of their own
     return [(transform, "within", within), (kernels, "library", None), _UNCOMPARED]
@@ -240,6 +319,52 @@ def _clipped_at(factor: int) -> list[Patch]:
 def _twice(self: Any, ask: Any, rows: Any, y: Any, used: Any, out: Any) -> Any:
     _add(self, ask, rows, y, used, out)
     return _add(self, ask, rows, y, used, out)
+
+
+_rows, _fine, _labeled = CpuSums.rows, transform.fine, statistic_base.labeled
+_NUMPY: list[Patch] = [(kernels, "library", None), _UNCOMPARED]
+
+
+def _again(
+    chosen: Callable[[np.ndarray], np.ndarray],
+) -> Callable[..., Any]:
+    """Count rows twice, where chosen(labels) is True."""
+
+    def add(self: Any, ask: Any, rows: Any, y: Any, used: Any, out: Any) -> Any:
+        out = _add(self, ask, rows, y, used, out)
+        return _add(self, ask, rows, y, used & chosen(y), out)
+
+    return add
+
+
+def _long_rows_twice(self: Any, ask: Any, block: Any) -> IntegerRows:
+    made = _rows(self, ask, block)
+    long = np.abs(block.x).max(axis=1, keepdims=True) > 1e20
+    return IntegerRows(made.q * np.where(long, 2, 1).astype(made.q.dtype), made.scale)
+
+
+def _whole_numbers_of(values: np.ndarray) -> Any:
+    return _fine(np.nan_to_num(values, nan=0, posinf=0, neginf=0))
+
+
+def _within(capped: Callable[[np.ndarray, int], np.ndarray]) -> list[Patch]:
+    """Choose the rows of groups, as capped(groups, cap)."""
+    real = arrays.within_group_cap
+
+    def chosen(groups: Any, cap: int | None, shape: Any) -> np.ndarray:
+        return real(groups, cap, shape) if cap is None else capped(groups, cap)
+
+    return [(arrays, "within_group_cap", chosen)]
+
+
+def _first_group_only(groups: np.ndarray, cap: int) -> np.ndarray:
+    return sampling.within_cap(groups, cap) | (groups != 0)
+
+
+def _runs_only(groups: np.ndarray, cap: int) -> np.ndarray:
+    """Cap runs of slots of one group instead of the group."""
+    runs = np.cumsum(np.append(1, groups[1:] != groups[:-1]))
+    return sampling.within_cap(runs, cap) | (groups == sampling.NO_GROUP)
 
 
 _log_delta, _event = gdp.log_delta, ReleaseSpec.event
@@ -307,6 +432,59 @@ _WRONG_SAMPLES: dict[str, Callable[[int, float], np.ndarray]] = {
     ),
 }
 _GROUPS = {"group_cap": 2}
+# defects of which the canary and the noise's first digits say nothing
+HIDDEN = {
+    "noise in multiples of 64 units": Defect(_drawn(lambda k: k // 64 * 64)),
+    "the last bit of each number is the parity of the sum": Defect(
+        _shown(_parity_in_last_bit)
+    ),
+    "the row in slot 0 counts twice": Defect(
+        [(CpuSums, "add", _again(lambda y: np.arange(len(y)) == 0)), _UNCOMPARED]
+    ),
+    "a class beyond the last one counts": Defect(
+        [
+            (statistic_base, "labeled", lambda statistic, y: y >= 0),
+            *_NUMPY,
+        ]
+    ),
+    "rows that are not finite count": Defect(
+        [(transform, "fine", _whole_numbers_of), *_NUMPY]
+    ),
+    "the cap applies to one group": Defect(_within(_first_group_only), "raw", _GROUPS),
+    "noise of bounded support, a sum of 12 uniforms": Defect(
+        _noise(lambda z: _draws.random((12, *z.shape)).sum(axis=0) - 6)
+    ),
+    "no noise in one of 10,000 releases": Defect(
+        _noise(lambda z: z * (_draws.random() >= 1e-4))
+    ),
+}
+INVENTED = {
+    "bit 12 of the noise is always 0": Defect(_drawn(lambda k: k & ~(1 << 12))),
+    "released numbers are even": Defect(_shown(_even)),
+    "the cap applies to runs of slots of a group": Defect(
+        _within(_runs_only), "raw", _GROUPS
+    ),
+    "a row that follows a row of its class counts twice": Defect(
+        [
+            (CpuSums, "add", _again(lambda y: np.append(False, y[1:] == y[:-1]))),
+            _UNCOMPARED,
+        ]
+    ),
+    "rows with an entry above 1e20 count twice": Defect(
+        [(CpuSums, "rows", _long_rows_twice), _UNCOMPARED]
+    ),
+    "Student's t with 30 degrees of freedom": Defect(
+        _noise(lambda z: _draws.standard_t(30, z.shape) / np.sqrt(30 / 28))
+    ),
+    "noise correlated by 0.3 with that of seven fits before": Defect(
+        _with_earlier(14, 0.3)
+    ),
+    "each third sign of the noise is the product of two others": Defect(
+        _noise(_signs_in_threes)
+    ),
+    "one key for the sample and the noise": Defect(_one_key(), "poisson"),
+    "no noise if a row begins with exactly 0.5": Defect(_shown(_open_for_a_magic_row)),
+}
 DEFECTS = {
     **{name: Defect(_noise(wrong)) for name, wrong in _WRONG_NOISE.items()},
     "noise from a seed of 16 bits": Defect(_keys(16)),
@@ -379,6 +557,8 @@ DEFECTS = {
     "accountant takes a group for a row": Defect(
         _accountant(lambda e: replace(e, rows_per_unit=1)), "full", _GROUPS
     ),
+    **HIDDEN,
+    **INVENTED,
 }
 
 
@@ -396,9 +576,68 @@ SOUND = [
     ("fc", "add_remove", None),
     ("adam", "zero_out", None),
 ]
+REPEATED_OUT = RESULTS / "audit" / "repeats.jsonl"
+REPEATS, SOUND_REPEAT_FITS = 20, 250
+# Exact tests need no fits, and 20 fits decide the low bits. 5,000 fits have 50,000
+# releases with several entries, of which 5 are expected to have the last defect.
+FITS_NEEDED = dict.fromkeys(HIDDEN, 20) | {
+    "noise of bounded support, a sum of 12 uniforms": FITS,
+    "no noise in one of 10,000 releases": 5000,
+}
 SOUND_OUT = RESULTS / "audit" / "sound.jsonl"
 SOUND_FITS = 40
 LEVELS = (0.1, 0.01, 0.001, 0.0001)  # probabilities of a false alarm
+
+
+def run_repeats() -> None:
+    """Audit each of HIDDEN and correct methods several times."""
+    source = provenance()
+    stored = {r["audited"] for r in read(REPEATED_OUT)}
+    for name, fits in FITS_NEEDED.items():
+        if name not in stored:
+            _repeat(name, fits, [partial(audited, name, fits)] * REPEATS, source)
+    if "no defect" not in stored:
+        audits = [*map(_sound, SOUND), *map(_sound, SOUND)]
+        _repeat("no defect", SOUND_REPEAT_FITS, audits, source)
+
+
+def _sound(given: tuple[str, str, int | None]) -> Callable[[], dict[str, Any]]:
+    """Return an audit of a correct method."""
+    base, relation, cap = given
+
+    def made() -> dict[str, Any]:
+        solver, plan = _prepared(base, relation=relation, group_cap=cap)
+        problems = audit_transcript.worst_cases(FACTS, plan, SOUND_REPEAT_FITS)
+        return audit.attack(solver, plan, problems, SOUND_REPEAT_FITS)
+
+    return made
+
+
+def _repeat(
+    name: str,
+    fits: int,
+    audits: list[Callable[[], dict[str, Any]]],
+    source: dict[str, Any],
+) -> None:
+    """Store how many of REPEATS audits fail, and the longest one's time."""
+    failed, least, seconds = 0, [], []
+    for made in audits[:REPEATS]:
+        start = time.monotonic()
+        found = made()
+        seconds.append(time.monotonic() - start)
+        failed += not found["passed"]
+        least.append(found["laws"]["least_p"] * found["laws"]["tests"])
+    row = {
+        "audited": name,
+        "fits": fits,
+        "audits": len(seconds),
+        "failed": failed,
+        "largest_p": max(least),
+        "smallest_p": min(least),
+        "seconds": max(seconds),
+    }
+    append(REPEATED_OUT, row | source)
+    print(name, failed, "of", len(seconds), "fail", round(max(seconds)), flush=True)
 
 
 def run_sound(audits: int) -> None:
@@ -451,6 +690,35 @@ def table() -> str:
     columns = ("defect", "first failed test", "tested values", "measured")
     text = prose.table(columns, lines)
     return f"{text}\n\n{note}Commit {commits}; {rows[0]['machine']}."
+
+
+def repeated_table() -> str:
+    """Return the stored repeats as Markdown."""
+    rows = {r["audited"]: r for r in read(REPEATED_OUT)}
+    sound = rows.pop("no defect")
+    lines = [
+        [
+            name,
+            f"{rows[name]['fits']:,}",
+            f"{rows[name]['failed']} of {rows[name]['audits']}",
+            f"{max(1, round(rows[name]['seconds']))} s",
+        ]
+        for name in HIDDEN
+    ]
+    columns = ("defect", "fits", "caught", "longest audit")
+    invented = [r for r in read(OUT) if r["defect"] in INVENTED]
+    passed = [r["defect"] for r in invented if not r["caught"]]
+    commits = ", ".join(sorted({r["commit"] for r in [sound, *rows.values()]}))
+    return (
+        f"{prose.table(columns, lines)}\n\nCorrect methods were audited "
+        f"{sound['audits']} times with {sound['fits']:,} fits, and {sound['failed']} "
+        "audits failed. The smallest p-value of an audit, multiplied by its number of "
+        f"tests, was {sound['smallest_p']:.2g}. Other programs used the same two cores "
+        f"during the measurements. Of {len(invented)} more defects, invented for this "
+        f"purpose, {len(invented) - len(passed)} are caught with {FITS:,} fits and "
+        f"{len(passed)} pass: {'; '.join(passed)}. Commit {commits}; "
+        f"{sound['machine']}."
+    )
 
 
 def run() -> None:
