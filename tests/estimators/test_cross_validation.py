@@ -1,5 +1,7 @@
 """All folds are charged or none, and no row decides the fold of another one."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from core import toy
@@ -88,7 +90,8 @@ def test_what_a_cross_validation_cannot_hold_is_refused_before_the_charge(change
     with pytest.raises(ValueError, match=said):
         cross_validate(model, X, Y)
     assert ledger.count_fits() == 0
-    for folds in (1, True, 2.0):
+    wrong: list[Any] = [1, True, 2.0]
+    for folds in wrong:
         with pytest.raises(ValueError, match="`folds` is not a whole number"):
             cross_validate(DPLeastSquaresClassifier(**GIVEN), X, Y, folds=folds)
     with pytest.raises(ValueError, match="needs a classifier of dphead and an array"):
