@@ -28,7 +28,8 @@ _CHANGED = (
 _REPEATED = (
     "Clones of this estimator are fitted, as in cross-validation, a search or an "
     "ensemble. Each fit spends its own epsilon, and fits on overlapping rows add up. "
-    "privacy_ covers one fit. `dphead.cross_validate` charges all folds or none. "
+    "privacy_ covers one fit. For heads, `dphead.cross_validate` charges all folds or "
+    "none. "
 )
 _FOLDS = (
     "Under relation={relation!r}, epsilon holds only if no row decides which other "
