@@ -81,7 +81,8 @@ class Ledger(LedgerFile):
     dataset_id : str or None, default None
         The data set's random public id. An existing file with another id is refused.
     read_only : bool, default False
-        Whether to open an existing file without ever writing to it.
+        Whether to open an existing file without writing to it. Only the transaction of
+        a process that died is taken back.
 
     Raises
     ------

@@ -179,11 +179,24 @@ class LedgerFile:
     def _open_to_read(self) -> None:
         _check_whole(Path(self.path))
         # Read-only: a look never makes a journal or takes a lock to write.
-        place = f"file:{quote(self.path)}?mode=ro"
-        self._db = sqlite3.connect(
+        try:
+            self._db = self._look("ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise
+            # A process died in a transaction. Only a connection that may write can
+            # take the transaction back, which SQLite does before it reads.
+            self._look("rw").close()
+            self._db = self._look("ro")
+
+    def _look(self, mode: str) -> sqlite3.Connection:
+        """Open the file in a mode of SQLite's URIs, and read from it."""
+        place = f"file:{quote(self.path)}?mode={mode}"
+        db = sqlite3.connect(
             place, uri=True, isolation_level=None, timeout=READ_PATIENCE
         )
-        self._db.execute("SELECT 1 FROM seals").fetchone()
+        db.execute("SELECT 1 FROM seals").fetchone()
+        return db
 
     def _open_to_write(self) -> None:
         if self.path != IN_MEMORY:

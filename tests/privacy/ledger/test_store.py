@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import stat
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -419,3 +420,23 @@ def test_what_is_no_plain_file_is_not_called_a_broken_disk(tmp_path, make, read_
     make(tmp_path / "ledger")
     with pytest.raises(LedgerError, match="not an SQLite file"):
         Ledger(tmp_path / "ledger", read_only=read_only)
+
+
+def test_a_look_takes_back_the_transaction_of_a_process_that_died(path):
+    """Else the look asks for permission, and the killed command does not go on."""
+    ledger = Ledger(path, "id")
+    run_release(reserve(specs(), ledger, path.parent / "run"))
+    ledger.close()
+    script = (
+        "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1]);"
+        "db.execute('PRAGMA cache_size=1'); db.execute('CREATE TABLE filler (x)');"
+        "db.execute('BEGIN IMMEDIATE');"
+        "db.executemany('INSERT INTO filler VALUES (randomblob(4000))', [()] * 500);"
+        "os._exit(0)"
+    )
+    python(script, path)
+    journal = path.with_name(f"{path.name}-journal")
+    assert journal.stat().st_size > 0
+    with closing(Ledger(path, read_only=True)) as look:
+        assert look.count_fits() == 1
+    assert not journal.exists()
