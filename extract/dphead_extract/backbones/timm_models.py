@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,6 +31,8 @@ from dphead_extract.backbones.weights import (
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import crops, with_channels, without_ends
 
+# torch reads these in each torch.load; the first wins over the caller's argument
+_PICKLES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 _LOCAL = "local-dir:"  # timm's name for a folder with weights and config.json
 _TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
 
@@ -155,14 +160,29 @@ def _with_config(
             "timm."
         )
     own = config.get("pretrained_cfg") or config
-    found = {key: own[key] for key in _TRANSFORM if own.get(key) is not None}
-    found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
-    check_scale(found.get("mean", ()), found.get("std", ()))
-    arguments = dict(config.get("model_args") or {})
+    arguments = config.get("model_args") or {}
+    # other software's file: it may hold any JSON
+    try:
+        found = {key: own[key] for key in _TRANSFORM if own.get(key) is not None}
+        found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+        check_scale(found.get("mean", ()), found.get("std", ()))
+        size = found.get("input_size", (0,))[1:]
+        # such as checkpoint_path, which would read another file
+        foreign = signature(timm.create_model).parameters.keys() & arguments.keys()
+        arguments = dict(arguments)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ExtractError(
+            f"{str(path)!r} is damaged ({first_line(error)}). Use the weights from a "
+            "folder of their own, with --mean, --std and --image-size."
+        ) from error
+    if foreign:
+        raise ExtractError(
+            f"{str(path)!r} sets {min(foreign)}, which is no argument of a model. "
+            "Remove it."
+        )
     if config.get("num_classes") is not None:
         arguments["num_classes"] = config["num_classes"]
     usual = timm.get_pretrained_cfg(name)
-    size = found.get("input_size", (0,))[1:]
     if usual and usual.fixed_input_size and size and size != usual.input_size[1:]:
         arguments["img_size"] = size
     arguments |= options.model_args
@@ -190,7 +210,7 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
             "a file of weights, or --random-weights for a trial."
         )
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _tensors_only():
             torch.manual_seed(0)  # of `random_weights`
             name = f"{_LOCAL}{folder}" if folder else options.name
             given = {"pretrained_cfg_overlay": config} if config and not folder else {}
@@ -208,6 +228,18 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
             f"({type(error).__name__}: {first_line(error)}). Go online, or type "
             "--weights FILE with a local file."
         ) from error
+
+
+@contextmanager
+def _tensors_only() -> Iterator[None]:
+    """Run no pickled code: older versions of timm would."""
+    before = {name: os.environ.pop(name, None) for name in _PICKLES}
+    os.environ[_PICKLES[0]] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_PICKLES[0]]
+        os.environ.update({k: v for k, v in before.items() if v is not None})
 
 
 _Transform = Callable[[np.ndarray], np.ndarray]

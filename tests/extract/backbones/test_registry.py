@@ -1,6 +1,7 @@
 """Networks are frozen, have no classifier, and are loaded from any weights file."""
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -289,3 +290,52 @@ def test_config_json_of_another_model_is_told_or_refused(hub):
     (hub / "config.json").write_text('{"architectures": ["ViT"]}')
     with pytest.raises(ExtractError, match=r"needs a config\.json of timm"):
         load_backbone(BackboneOptions(f"local-dir:{hub}"), (0, 0), True)
+
+
+class _Touch:
+    """Create a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_folder_of_weights_runs_no_pickled_code(hub, tmp_path, monkeypatch):
+    from timm.models import _helpers
+
+    # as older versions of timm do
+    monkeypatch.setattr(_helpers, "_torch_load", unsafe_load, raising=False)
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    (hub / "model.safetensors").unlink()
+    torch.save({"x": _Touch(tmp_path / "ran")}, hub / "pytorch_model.bin")
+    with pytest.raises(ExtractError, match="timm cannot create test_resnet"):
+        load_backbone(BackboneOptions("test_resnet", weights=hub), (0, 0), True)
+    assert not (tmp_path / "ran").exists()
+    assert os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] == "1"
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+
+def unsafe_load(path, map_location, weights_only):
+    return torch.load(path, map_location, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_args": {"checkpoint_path": "/etc/passwd"}}, "sets checkpoint_path"),
+        ({"model_args": {"pretrained_cfg_overlay": {}}}, "sets pretrained_cfg_overlay"),
+        ({"model_args": [1]}, "is damaged"),
+        ({"model_args": "x"}, "is damaged"),
+        ({"pretrained_cfg": "x"}, "is damaged"),
+        ({"pretrained_cfg": {"mean": "x"}}, "is damaged"),
+        ({"pretrained_cfg": {"input_size": 5}}, "is damaged"),
+    ],
+)
+def test_a_hostile_config_json_is_refused_in_a_sentence(hub, change, message):
+    config = json.loads((hub / "config.json").read_text()) | change
+    (hub / "config.json").write_text(json.dumps(config))
+    beside = {"weights": hub / "model.safetensors"}
+    with pytest.raises(ExtractError, match=message):
+        load_backbone(BackboneOptions("test_resnet", **beside), (0, 0), True)
