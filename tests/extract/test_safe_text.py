@@ -26,6 +26,7 @@ def test_cells_are_read_as_they_were_written(rows):
         (" =1", "' =1"),
         ("'=1", "''=1"),
         ("a;=1", "a;'=1"),  # of a locale that separates cells by semicolons
+        (';"=1', '";\'""=1"'),  # there, the first quote begins a quoted cell
         ("\uff1d1", "'\uff1d1"),
         ("-0.5", "-0.5"),
         (-0.5, "-0.5"),
