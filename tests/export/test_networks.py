@@ -108,7 +108,10 @@ def check_onnx(out, run, features, source):
     found, p, best = session.run(None, {"images": given})
     assert np.array_equal(best, found.argmax(axis=1))
     expected = scores_of(run, features)
-    assert_allclose(found, expected, atol=1e-4)
+    # as `export` compares: float32 errors grow with the scores, and each fit's noise
+    # gives other scores
+    size = max(1.0, np.abs(expected).max())
+    assert_allclose(found / size, expected / size, atol=1e-4)
     assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
     assert_allclose(p.sum(axis=1), 1, atol=1e-5)
     return session

@@ -97,8 +97,8 @@ def read_state(path: Path) -> dict[str, torch.Tensor]:
                 "`safetensors.torch.save_file`."
             ) from error
         raise ExtractError(
-            f"--weights must be a safetensors or pth file. Reading {str(path)!r} "
-            f"failed: {first_line(error)}. Save the tensors with "
+            f"--weights must be a safetensors or pth file, got {str(path)!r}, which "
+            f"cannot be read: {first_line(error)}. Save the tensors with "
             "`safetensors.torch.save_file`."
         ) from error
 
