@@ -103,8 +103,9 @@ def about_people(data: dict[str, Any]) -> str | None:
             f"data set is in another data set of the id system {system}"
         )
     return (
-        f"People are recognized by the id system {system}. Its data sets share this "
-        "ledger, except data sets that were declared to hold new people only"
+        f"People are recognized by the id system {system}. Its data sets share the "
+        f"ledger of data set {data['dataset_id']}, except data sets that were declared "
+        "to hold new people only"
     )
 
 

@@ -216,6 +216,7 @@ def _prepare(
         settings=settings.record(),
         settings_from=options.source,
         space=data.source.feature_space,
+        rows=data.digest,
         warnings=(*check_delta(options, plan, facts), *warnings),
     )
     parts = None if hosts is None else SumOfParts(hosts, data.own)

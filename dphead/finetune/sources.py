@@ -64,6 +64,8 @@ class Data:
         How --test-fraction split the features file; {} without --test-fraction.
     facts : dict
         What must be equal on all processes (`agree`).
+    digest : str
+        As `About.rows`.
     """
 
     rows: Rows
@@ -77,6 +79,7 @@ class Data:
     groups: np.ndarray | None = None
     holdout: dict[str, Any] = field(default_factory=dict)
     facts: Mapping[str, str | list[str]] = field(default_factory=dict)
+    digest: str = ""
 
 
 def load_data(
@@ -140,6 +143,7 @@ def _load_maps(
             split=split or file.split_names[0],
             holdout=file.holdout,
             facts={"n_rows": str(rows.n_rows)} | files.file_facts(file),
+            digest=file.config_hash,
             source=files.source_of(file, files.class_names(file, given)),
         )
 
@@ -181,6 +185,7 @@ def _load_images(
         digests=digests,
         groups=source.group,
         facts={} if hosts is None else _image_facts(images.x, y, hosts),
+        digest=source.digest,
     )
 
 

@@ -51,6 +51,9 @@ class About:
         The method's settings, and their source.
     space : str
         Description of the rows that a resume must find unchanged.
+    rows : str
+        Digest that a resume must find unchanged: data sets of one id system have one
+        ledger, and can have one `space`. Private.
     warnings : tuple of str
         Warnings for the report.
     elsewhere : tuple of Elsewhere
@@ -63,6 +66,7 @@ class About:
     settings: dict[str, Any] = field(default_factory=dict)
     settings_from: str = ""
     space: str = ""
+    rows: str = ""
     warnings: tuple[str, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
 

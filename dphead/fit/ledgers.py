@@ -93,7 +93,8 @@ def _merged_into(dataset_id: str) -> str | None:
 def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
     """Return the declared id system of a features file, or None.
 
-    A file that was written before the declaration has it from its ledger.
+    A file that was written before the declaration has it from its ledger. Its people
+    must be recorded too: a data set can have several files, with other people.
 
     Raises
     ------
@@ -102,14 +103,11 @@ def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
         is not the ledger of the id system. No private value decides this.
     """
     counted = counted_in(file.dataset_id)
-    if file.people is None:
-        if has_home():
-            with suppress(LedgerError), closing(read_ledger(None, counted)) as book:
-                text = book.meta(PEOPLE)
-                return None if text is None else json.loads(text)
-        return None
-    people = People(people_index(), file.people["system"])
-    if file.people["new"] and people.shared_id != counted:  # not merged since
+    declared = file.people or _declared_in(counted)
+    if declared is None or file.group is None:
+        return declared
+    people = People(people_index(), declared["system"])
+    if declared["new"] and people.shared_id != counted:  # not merged since
         people = replace(people, new=True)
     same = people.shared_id in (None, counted)
     if not same or not people.recorded(file.dataset_id, file.salt):
@@ -117,10 +115,24 @@ def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
         raise LedgerError(
             f"The people in {file.path} are not recorded here, so dphead cannot tell "
             "which ledger counts them. This happens if the file was written with "
-            "another DPHEAD_HOME or DPHEAD_LEDGER. Type `dphead ledger people "
-            f"{people.system} {file.path}{new}`."
+            "another DPHEAD_HOME or DPHEAD_LEDGER, or before the id system was "
+            f"declared. Type `dphead ledger people {people.system} {file.path}{new}`."
         )
     return people.record
+
+
+def _declared_in(dataset_id: str) -> dict[str, Any] | None:
+    """Return the id system that a data set's ledger declares, or None."""
+    if not has_home():
+        return None
+    try:
+        with closing(read_ledger(None, dataset_id)) as book:
+            text = book.meta(PEOPLE)
+    except HeldLedger:
+        raise
+    except LedgerError:  # it takes no charge, and says so when it is opened for one
+        return None
+    return None if text is None else json.loads(text)
 
 
 def ledger_name(path: str | Path | None, dataset_id: str | None) -> str | Path:

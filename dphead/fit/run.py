@@ -219,6 +219,7 @@ def plan_head(
         settings_from=method.source,
         space=f"{file.feature_space}/{options.split}"
         + (" group means" if options.group_mean else ""),
+        rows=file.config_hash,
         warnings=(*check_delta(options, plan, facts), *ungrouped),
     )
     return plan, about

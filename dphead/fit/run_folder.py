@@ -326,7 +326,7 @@ def _asked(fit: Fit[Any]) -> dict[str, Any]:
     """Return the options that a resume must repeat, as JSON data."""
     plan = fit.plan
     budget = {"epsilon": plan.epsilon, "delta": plan.delta}
-    own = {"relation": plan.relation, "seed": fit.noise.seed}
+    own = {"relation": plan.relation, "seed": fit.noise.seed, "rows": fit.about.rows}
     return reports.plain({**fit.about.settings, **budget, **own})
 
 
@@ -334,6 +334,11 @@ def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> Non
     """Raise ValueError with the option's name if a resume has another value."""
     for name, value in before.items():
         if asked.get(name) != value:
+            if name == "rows":
+                raise ValueError(
+                    f"The interrupted run in {out} used other rows. Name its features "
+                    "file or images again, or choose another folder with -o."
+                )
             option = f"--{name.replace('_', '-')}"
             if isinstance(value, list | dict):
                 option = name  # a field of the solver, not an option

@@ -11,6 +11,7 @@ from dphead_extract.people import People
 from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT
+from dphead.fit import loop
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
     counted_in,
@@ -248,6 +249,42 @@ def test_a_file_of_another_home_is_declared_again(tmp_path, clinic, monkeypatch)
         assert report_of(run)["data"]["people"]["new"] == bool(more)
     shared = People(people_index(), clinic).shared_id
     assert counted_in(id_of(one)) == shared != counted_in(id_of(new))
+
+
+def test_each_file_of_a_declared_data_set_has_its_people_recorded(tmp_path, clinic):
+    """Else a person could be new in another data set, and have two ledgers."""
+    one = made(tmp_path, "one", 0)
+    more = made(tmp_path, "more", 60, "--dataset-id", id_of(one))  # other people
+    fitted("ledger", "people", clinic, one)
+    command = ("fit", more, "-o", tmp_path / "run", *FIT)
+    assert f"ledger people {clinic} {more}" in refusal(*command)
+    fitted("ledger", "people", clinic, more)
+    _, new = year(tmp_path, "new", 60)
+    assert "60 of 60" in refusal(*new, "--people", clinic, "--new-people")
+    fitted(*command)
+    assert fits_of(one) == 1
+
+
+def test_a_fit_is_not_resumed_on_another_data_set_of_the_id_system(
+    tmp_path, clinic, monkeypatch
+):
+    """They have one data set id, but a head is made of the rows of one."""
+    one, two = (made(tmp_path, str(i), i, "--people", clinic) for i in (0, 1))
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "release", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            dphead("fit", one, "-o", run, *FIT)
+    assert "used other rows" in refusal("fit", two, "-o", run, *FIT)
+    fitted("fit", one, "-o", run, *FIT)
+    assert fits_of(one) == 1
+
+
+def test_a_statement_names_the_ledger_that_the_data_sets_share(tmp_path, clinic):
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    run = tmp_path / "run"
+    fitted("fit", one, "-o", run, *FIT, "--ledger", tmp_path / "other.sqlite")
+    assert f"share the ledger of data set {id_of(one)}" in report_of(run)["statement"]
 
 
 def test_an_estimator_and_a_concatenation_know_the_declaration(tmp_path, clinic):
