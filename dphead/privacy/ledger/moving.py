@@ -111,12 +111,16 @@ def merge(source: Ledger, target: Ledger) -> None:
 
 
 def _is_sum(source: Ledger, target: Ledger) -> bool:
-    """Return whether both ledgers add something: fits, or a budget of their own."""
+    """Return whether the target will count fits of several ledgers.
+
+    True if both add something (fits, or a budget of their own), or if one is a sum.
+    """
 
     def is_empty(one: Ledger, other: Ledger) -> bool:
         return not one.count_fits() and one.budget() in (None, other.budget())
 
-    return not (is_empty(source, target) or is_empty(target, source))
+    add = not (is_empty(source, target) or is_empty(target, source))
+    return add or source.is_sum()
 
 
 def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:

@@ -62,6 +62,18 @@ def test_a_ledger_that_adds_nothing_leaves_the_budget_a_guarantee(books, tmp_pat
     assert unused.is_sum()
 
 
+def test_a_sum_that_is_merged_into_an_empty_ledger_stays_a_sum(books, tmp_path):
+    source, target = books
+    source.set_budget(1.0, DELTA)
+    reserve(specs(1, 8.0), source)
+    reserve(specs(1, 8.0), target)
+    merge(source, target)
+    last = Ledger(tmp_path / "c.sqlite", "c")
+    merge(target, last)
+    assert last.budget() == target.budget() and last.count_fits() == 2
+    assert last.is_sum() and last.verify() == []
+
+
 def test_a_merged_ledger_takes_no_charge_and_is_counted_once(books, tmp_path):
     source, target = books
     fit = reserve(specs(2, 8.0), source)
