@@ -161,10 +161,9 @@ def table() -> str:
 
 
 def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
-    reasons = [row["not_run"] for row in rows if "not_run" in row]
+    if not rows or "not_run" in rows[-1]:
+        return rows[-1]["not_run"] if rows else "not measured"
     rows = [row for row in rows if "not_run" not in row]
-    if not rows:
-        return reasons[-1] if reasons else "not measured"
     seconds = [row["seconds_a_step"] for row in rows]
     ratio = middle(rows) / middle(ours)
     fewer = rows[-1]["rows_timed"] != rows[-1]["n"]
