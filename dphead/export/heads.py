@@ -76,6 +76,10 @@ def _write_head(trained: Trained, folder: Path, loader: str) -> Written:
     write_plain_json(folder / "head.json", described(trained, tensors))
     write_code(loader, folder / "head.py")
     x, scores = tried_rows(trained.linear)
+    # shorter rows have smaller scores, unless the head divides by their norm
+    largest = max(_LARGEST_SCORE / 2, float(np.abs(scores).max()))
+    x *= np.float32(_LARGEST_SCORE / 2 / largest)
+    scores = trained.linear.scores(x)
     usual = np.abs(scores).max(axis=1) < _LARGEST_SCORE
     answers = probabilities(scores, trained.linear.loss)
     return Written("features", x[usual], answers[usual])

@@ -244,6 +244,24 @@ def test_a_format_that_writes_other_weights_and_compares_nothing_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("to", ["torch", "sklearn"])
+@pytest.mark.parametrize("name, why", [("bare", ""), ("unit", "too large")])
+def test_a_head_of_large_scores_is_exported(run, tmp_path, monkeypatch, to, name, why):
+    """Rows of smaller norm are compared, if the norm changes the scores."""
+    monkeypatch.setattr(heads, "_LARGEST_SCORE", 1e-3)
+    copy = tmp_path / "run"
+    copy.mkdir()
+    weights = RNG.normal(size=(12, 3))
+    head = LinearHead(weights, np.zeros(3), TRANSFORMS[name], "softmax")
+    facts = open_head(run)[1]
+    facts = {k: facts[k] for k in ("class_names", "feature_space", "extraction")}
+    report = report_of(run)
+    report["provenance"]["tensors_sha256"] = save_head(copy, head, facts)
+    write_json(copy / "report.json", report)
+    done = export(copy, to, tmp_path / "out")
+    assert why in done.not_compared and bool(why) == bool(done.not_compared)
+
+
 def test_an_export_says_why_it_was_not_compared(run, tmp_path, monkeypatch):
     def no_torch(trained, folder):
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
