@@ -87,8 +87,9 @@ def _show(
     exact = [
         accounting.compose_epsilon(events, delta, accountant=a) for a in ("rdp", "pld")
     ]
-    numbers = (found.eta, found.total_noise, found.epsilon, *exact)
-    click.echo(table(_TAN_COLUMNS, [tuple(rounded_up(v) for v in numbers)]))
+    estimates = [f"{v:.4g}" for v in (found.eta, found.total_noise)]
+    epsilons = map(rounded_up, (found.epsilon, *exact))
+    click.echo(table(_TAN_COLUMNS, [(*estimates, *epsilons)]))
     click.echo(
         "epsilon TAN is an approximation, not a guarantee."
         + (f" Do not rely on it: {found.reason}." if found.reason else "")

@@ -309,12 +309,13 @@ def fit_rows(
     noise: NoiseSource | None = None,
     summer: VerifiedSum | None = None,
     progress: Progress | None = None,
+    not_private: bool = False,
 ) -> FitResult[T]:
     """Fit rows that are in memory, charged to `ledger`, or to a ledger of its own.
 
-    Parameters and errors are as in `Fit`. The default `summer` uses this host's
-    processor. A sum with `KeptSums` serves several uncentered fits on the same rows:
-    only the first DP-LS fit reads rows.
+    Parameters and errors are as in `Fit` and `charge_ledger`. The default `summer` uses
+    this host's processor. A sum with `KeptSums` serves several uncentered fits on the
+    same rows: only the first DP-LS fit reads rows.
     """
     about = About(
         source=source_of_arrays(plan.facts.n_features, []), name=plan.solver.name
@@ -329,7 +330,7 @@ def fit_rows(
     )
     book = ledger or Ledger()
     return fit.carry_out(
-        lambda fit: charge_ledger(fit, book),
+        lambda fit: charge_ledger(fit, book, not_private=not_private),
         announce=warn_of_duration,
         progress=progress,
     )

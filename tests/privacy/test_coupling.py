@@ -134,7 +134,8 @@ def watched_fit(monkeypatch, tmp_path, solver, epsilon, relation="zero_out", see
     monkeypatch.setattr(dphead.fit.loop, "release", spy)
     ledger = Ledger(tmp_path / "ledger.sqlite")
     plan = make_plan(solver, FACTS, epsilon=epsilon, delta=DELTA, relation=relation)
-    run = {"ledger": ledger, "noise": NoiseSource(seed)}
+    noise = NoiseSource(seed)
+    run = {"ledger": ledger, "noise": noise, "not_private": True}
     result = fit_rows(plan, ArrayRows(X, Y), **run)
     return result, ran, charged(tmp_path / "ledger.sqlite")
 
