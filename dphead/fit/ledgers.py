@@ -77,16 +77,30 @@ def counted_in(dataset_id: str) -> str:
 
 
 def _merged_into(dataset_id: str) -> str | None:
+    """Return the data set whose ledger counts the fits of this one's, or None.
+
+    The mark of a merge that was interrupted before its copy is not followed: the ledger
+    that it names lacks fits. No ledger then takes a fit of the data set.
+    """
+    into = _noted_in(dataset_id, MERGED)
+    counted = into is not None and _noted_in(into, f"{MERGED} {dataset_id}")
+    return into if counted else None
+
+
+def _noted_in(dataset_id: str, fact: str) -> str | None:
+    """Return a fact of a data set's own ledger or its ledger on the team's server."""
     path, url = default_ledger_path(dataset_id), team_url()
     places = [path] if path.is_file() else []
     for place in (*places, *([] if url is None else [url])):
+        try:
+            with closing(Ledger(place, dataset_id, read_only=True)) as book:
+                if (found := book.meta(fact)) is not None:
+                    return found
+        except HeldLedger:
+            raise
         # an unreadable ledger takes no charge, and says so when it is opened for one
-        with (
-            suppress(LedgerError),
-            closing(Ledger(place, dataset_id, read_only=True)) as book,
-        ):
-            if (into := book.meta(MERGED)) is not None:
-                return into
+        except LedgerError:
+            pass
     return None
 
 

@@ -352,10 +352,10 @@ class LedgerFile:
             with self._begun("write"):
                 place = self.meta(MOVED)
                 if place is not None:
-                    raise LedgerError(
-                        f"This ledger was moved to {place}. Drop --ledger, or set "
-                        "DPHEAD_LEDGER to the URL of that server."
-                    )
+                    todo = "Drop --ledger, or set DPHEAD_LEDGER to its server's URL."
+                    if self.meta(MERGED) is not None:
+                        todo = "Type the command that merges the two again."
+                    raise LedgerError(f"This ledger was moved to {place}. {todo}")
                 yield
                 self.before_commit()
             return
