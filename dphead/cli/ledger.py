@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.options import NEW_PEOPLE
+from dphead.cli.options import NEW_PEOPLE, NOT_PRIVATE
 from dphead.cli.text import TIE, print_json, say, table, tied
 from dphead.privacy.rounding import as_declared, declared_at
 
@@ -81,7 +81,10 @@ def _move(source: Any, url: str) -> None:
 @click.argument("system", metavar="NAME")
 @click.argument("files", nargs=-1, required=True, type=values.PATH)
 @NEW_PEOPLE
-def _people(system: str, files: tuple[Path, ...], new_people: bool) -> None:
+@NOT_PRIVATE
+def _people(
+    system: str, files: tuple[Path, ...], new_people: bool, not_private: bool
+) -> None:
     """Declare that the groups of features FILES have ids of the id system NAME.
 
     The ledgers of their data sets are merged into the ledger that all data sets of NAME
@@ -96,7 +99,7 @@ def _people(system: str, files: tuple[Path, ...], new_people: bool) -> None:
 
     for file in files:
         values.check_there("a features file", file)
-        book, merged = declare_people(file, system, new_people)
+        book, merged = declare_people(file, system, new_people, not_private)
         for place in merged:
             say("Merged", f"{place}, which takes no more charges")
         _spent(book, False)

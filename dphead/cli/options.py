@@ -66,12 +66,12 @@ _TUNED = click.option(
 _ALLOW_LARGE_DELTA = click.option(
     "--allow-large-delta", is_flag=True, help="Accept a delta of 1/n or more."
 )
-_NOT_PRIVATE = click.option(
+NOT_PRIVATE = click.option(
     "--i-know-this-is-not-private",
     "not_private",
     is_flag=True,
-    help="Confirm --epsilon inf or --seed. The ledger's total is infinite from then "
-    "on.",
+    help="Confirm a fit with --epsilon inf or --seed. The ledger's total is infinite "
+    "from then on.",
 )
 SEED = click.option(
     "--seed",
@@ -156,7 +156,7 @@ GUARANTEE = (
         _TUNED,
         _ALLOW_LARGE_DELTA,
     ),
-    *(_NOT_PRIVATE, SEED),
+    *(NOT_PRIVATE, SEED),
 )
 RUN_FILES = (_RUN_FOLDER, _SPLIT, TEST, _TEST_SPLIT, _TEST_IS, CONFIG)
 PRINTED = (_VERBOSE, _DRY_RUN)

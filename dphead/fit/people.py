@@ -25,7 +25,9 @@ from dphead.privacy.ledger.server import is_on_server, team_url
 from dphead.privacy.ledger.store import MOVED
 
 
-def declare_people(path: Path, system: str, new: bool) -> tuple[Ledger, list[str]]:
+def declare_people(
+    path: Path, system: str, new: bool, not_private: bool = False
+) -> tuple[Ledger, list[str]]:
     """Declare the id system of a features file's groups, and merge its ledgers.
 
     Run it again after an interruption. Each step before the last one makes dphead
@@ -40,6 +42,8 @@ def declare_people(path: Path, system: str, new: bool) -> tuple[Ledger, list[str
     new : bool
         Whether the data set keeps its own ledger, because nobody in it is in another
         data set of the system.
+    not_private : bool, default False
+        Whether a ledger with fits without noise, or with a seed, may be merged.
 
     Returns
     -------
@@ -53,7 +57,8 @@ def declare_people(path: Path, system: str, new: bool) -> tuple[Ledger, list[str
     ExtractError
         If a person is in a data set with another ledger.
     LedgerError
-        If two ledgers cannot be merged, or if a ledger is missing.
+        If two ledgers cannot be merged, if a ledger is missing, or if the total would
+        become infinite without a confirmation.
     """
     with open_features(path) as file:
         dataset_id, salt, groups = file.dataset_id, file.salt, file.group
@@ -74,6 +79,8 @@ def declare_people(path: Path, system: str, new: bool) -> tuple[Ledger, list[str
         if counts != dataset_id:
             for source in _ledgers_of(dataset_id, book):
                 with closing(source):
+                    if not not_private:
+                        _check_noise(source, book)
                     merge(source, book)
                     merged.append(source.path)
         _fix(book, people)
@@ -83,6 +90,20 @@ def declare_people(path: Path, system: str, new: bool) -> tuple[Ledger, list[str
         with people.held():
             people.join(dataset_id)
     return book, merged
+
+
+def _check_noise(source: Ledger, target: Ledger) -> None:
+    """Raise LedgerError if a merge would make the total of the target infinite."""
+    known, others = (
+        any(event.noise_multiplier == 0 for event in one.events())
+        for one in (source, target)
+    )
+    if known and not others:
+        raise LedgerError(
+            f"The ledger {source.path} has a fit without noise or with a seed. A merge "
+            "makes the epsilon of all data sets of the id system infinite from then "
+            "on. Confirm with --i-know-this-is-not-private."
+        )
 
 
 def _fix(book: Ledger, people: People) -> None:

@@ -235,6 +235,18 @@ def fits_in_all(features, clinic):
     return len({*fits, *(fit["fit_id"] for fit in closed.fits())})
 
 
+def test_a_merge_that_makes_the_total_infinite_needs_a_confirmation(tmp_path, clinic):
+    one = made(tmp_path, "one", 0)
+    two = made(tmp_path, "two", 60, "--people", clinic)
+    charged(two)
+    reserve(specs(1, 0.0, group_cap=2), open_ledger(None, id_of(one)))
+    command = ("ledger", "people", clinic, one)
+    assert "makes the epsilon of all data sets" in refusal(*command)
+    assert fits_of(two) == 1 and fits_of(one) == 1
+    fitted(*command, "--i-know-this-is-not-private")
+    assert fits_of(two) == 2
+
+
 def test_ledgers_of_another_relation_are_not_merged(tmp_path, clinic):
     one, two = (made(tmp_path, name, 0) for name in ("one", "two"))
     charged(one)
