@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import hadamard
+from scipy.special import zeta
 from scipy.stats import binom, chi2, kstest, norm, poisson, t
 
 # Chosen, not measured.
@@ -148,6 +149,9 @@ class _NoiseRecord:
         # (worlds, bytes, values of a byte)
         self._bytes = np.zeros((2, max(0, -(-bits // _BYTE)), 2**_BYTE), int)
         self._bits = bits
+        # a draw of each world, and the step of the other draws from it, in units
+        self._first: dict[bool, np.ndarray] = {}
+        self._steps = [0, 0]
         self.kept: list[np.ndarray] = []
         self.lengths: list[float] = []
         self._scores: list[float] = []
@@ -171,6 +175,8 @@ class _NoiseRecord:
             # an attacker would average the two halves
             noise = (noise + np.swapaxes(noise, -1, -2)) / 2
         units = np.rint(noise[self._used] * self.sd_units).astype(np.int64)
+        apart = units - self._first.setdefault(inside, units.copy())
+        self._steps[inside] = int(np.gcd.reduce(apart, initial=self._steps[inside]))
         for counts in self._bytes[int(inside)]:
             counts += np.bincount(units & 2**_BYTE - 1, minlength=2**_BYTE)
             units >>= _BYTE
@@ -204,6 +210,7 @@ class _NoiseRecord:
         yield from _correlation(f"{self.label}, successive fits", flat)
         yield from self._repeats(draws)
         yield from self._parities()
+        yield from self._multiples()
 
     def _parities(self) -> Iterator[LawResult]:
         """Test that the noise is uniform modulo powers of two, in each world.
@@ -228,6 +235,22 @@ class _NoiseRecord:
             p, shown = min(found)
             p = min(1.0, len(found) * p)
             yield LawResult("low bits of the noise", self.label, p, shown)
+
+    def _multiples(self) -> Iterator[LawResult]:
+        """Test that no odd number divides all distances of draws of a world.
+
+        A sum modulo this number would be released without noise. Correct distances are
+        multiples of m with probability 1/m each.
+        """
+        # without its factors of 2, which are low bits
+        step = max(each // max(1, each & -each) for each in self._steps)
+        if self._bits > 0 and step > 0:
+            fewest = min(Counter(self._insides).values()) - 1
+            # of all numbers that are no smaller, in two worlds
+            chance = 2 * float(zeta(fewest * self.entries, step))
+            p = min(1.0, chance) if step > 1 else 1.0
+            shown = f"draws of a world are multiples of {step} units apart"
+            yield LawResult("step of the noise", self.label, p, shown)
 
     def _deviations(self, releases: int) -> Iterator[LawResult]:
         """Compare sums of squares with chi-squared, in several groupings."""

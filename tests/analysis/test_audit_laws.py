@@ -100,6 +100,18 @@ def test_low_bits_that_are_not_uniform_are_found():
     assert found == bits
 
 
+def test_noise_in_multiples_of_an_odd_number_is_found():
+    """Also in multiples that are moved in one world only."""
+    assert "step of the noise: a" not in broken(drawn(in_units(lambda k: k))[1])
+    turn = iter(range(600))
+    for wrong in (
+        lambda k: k // 3 * 3,
+        lambda k: k // 1001 * 1001,
+        lambda k: k // 3 * 3 + next(turn) // 2 % 2,
+    ):
+        assert broken(drawn(in_units(wrong))[1]) == {"step of the noise: a"}
+
+
 def test_low_bits_of_a_small_deviation_are_not_judged():
     """A deviation of 4 units has no uniform bits, one of 2**10 has 8."""
     for units, bits in ((4.0, 0), (2.0**10, 8), (2.0**20, 18)):
