@@ -158,16 +158,17 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
             bounds = bounds if bounds[0] < bounds[1] else (bounds[0], bounds[0] + 1.0)
         try:
             lower, upper = map(python_value, bounds)  # type: ignore[arg-type]
+            # infinite if the range is too long, or lies too far from 0
+            middle, half = (lower + upper) / 2, (upper - lower) / 2
         except (TypeError, ValueError, OverflowError):
-            lower = upper = np.nan
-        # infinite if the range is too long
-        if not 0 < (upper - lower) / 2 < np.inf:
+            middle = half = np.nan
+        if not (abs(middle) < np.inf and 0 < half < np.inf):
             raise ValueError(
                 "`bounds` must be two finite numbers, the lower first, with a finite "
                 f"difference, got {typed(bounds)}. Pass the target's public range. The "
                 "smallest and largest target would reveal rows."
             )
-        return (lower + upper) / 2, (upper - lower) / 2
+        return middle, half
 
     def predict(self, X: Any) -> np.ndarray:
         """Return predictions, which may lie outside `bounds`.
