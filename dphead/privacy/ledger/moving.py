@@ -67,8 +67,8 @@ def merge(source: Ledger, target: Ledger) -> None:
     Raises
     ------
     LedgerError
-        If a ledger is damaged, if the source was moved elsewhere, or if the two have
-        another relation or group cap.
+        If a ledger is damaged, if the source was moved elsewhere, if the two have
+        another relation, or if only one protects groups.
 
     Guarantee
     ---------
@@ -131,7 +131,12 @@ def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
         value = theirs.get(key)
         if value is not None and key not in own:
             new[key] = value
-        elif value != own.get(key) and value is not None and key != "accounting":
+            continue
+        same = value is None or key == "accounting" or value == own[key]
+        if key == "group_cap" and not same:
+            # fits of several caps share a ledger (proofs/groups.md), but not with rows
+            same = "null" not in (value, own[key])
+        if not same:
             raise LedgerError(
                 f"Ledgers with fits of another {key.replace('_', ' ')} cannot be "
                 f"merged, got {own[key]} in {target.path} and {value} in "

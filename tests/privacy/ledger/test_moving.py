@@ -102,3 +102,11 @@ def test_ledgers_of_another_unit_are_refused_before_either_changes(books):
     with pytest.raises(LedgerError, match="group cap cannot be merged"):
         merge(source, target)
     assert [one.facts() for one in books] == before
+
+
+def test_ledgers_of_two_caps_are_merged_and_each_fit_counts_at_its_own(books):
+    source, target = books
+    reserve(specs(1, 8.0, group_cap=2), source)
+    reserve(specs(1, 9.0, group_cap=3), target)
+    merge(source, target)
+    assert {event.rows_per_unit for event in target.events()} == {2, 3}
