@@ -134,13 +134,16 @@ def export(
 
 def _compare(ours: np.ndarray, theirs: np.ndarray) -> None:
     """Raise ValueError unless written files give dphead's own answers."""
-    size = max(1.0, float(np.abs(ours).max()))
-    moved = float(np.abs(ours - theirs).max())
-    if not moved <= _TOLERANCE * size:
+    moved = np.abs(ours - theirs).max(axis=1)
+    size = np.maximum(1.0, np.abs(ours).max(axis=1))
+    # an infinite score makes `moved` NaN, which is not within any bound
+    wrong = np.flatnonzero(~(moved <= _TOLERANCE * size))
+    if len(wrong):
         raise ValueError(
             "the scores of the exported files differ from dphead's, got a difference "
-            f"of {moved:.3g} for scores up to {size:.3g}. Use another format (--to), "
-            "and report this as a bug, with the run's report.json."
+            f"of {moved[wrong[0]]:.3g} in a row of scores up to {size[wrong[0]]:.3g}. "
+            "Use another format (--to), and report this as a bug, with the run's "
+            "report.json."
         )
 
 

@@ -262,6 +262,29 @@ def test_a_head_of_large_scores_is_exported(run, tmp_path, monkeypatch, to, name
     assert why in done.not_compared and bool(why) == bool(done.not_compared)
 
 
+def test_scores_are_compared_row_by_row(run, tmp_path, monkeypatch):
+    """A row of large scores hides no error in another row, and infinity none at all."""
+
+    torch_format = heads.TORCH
+
+    def compared(ours, theirs):
+        def write(trained, folder):
+            return torch_format.write(trained, folder)._replace(answers=ours)
+
+        form = torch_format._replace(write=write, load=lambda *_: lambda x: theirs)
+        with monkeypatch.context() as patch:
+            patch.setattr(heads, "TORCH", form)
+            export(run, "torch", tmp_path / str(len(list(tmp_path.iterdir()))))
+
+    large = np.array([[1e6, 0.0], [1.0, 0.0]])
+    compared(large, large)
+    for change in ([[0.0, 0.0], [0.0, 1e-3]], [[np.inf, 0.0], [0.0, 0.0]]):
+        with pytest.raises(ValueError, match="differ from dphead's"):
+            compared(large, large + np.array(change))
+    with pytest.raises(ValueError, match="differ from dphead's"):
+        compared(np.full((2, 2), np.inf), np.full((2, 2), np.inf))
+
+
 def test_an_export_says_why_it_was_not_compared(run, tmp_path, monkeypatch):
     def no_torch(trained, folder):
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
