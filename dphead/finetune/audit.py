@@ -3,7 +3,7 @@
 An audit has only a few rows.
 """
 
-from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ def audited(
         )
     spec = NetworkSpec(ModelSpec(model), shape, facts.n_classes, pixels=False)
     network = Network(spec)
+    sums = _UsedRows(network, batch=16)
     # an audit takes the summation backend from the statistic
-    statistic, sums = copy(network.statistic), _UsedRows(network, batch=16)
-    object.__setattr__(statistic, "block_sum", lambda: sums)
+    statistic = replace(network.statistic, block_sum=lambda: sums)
     return NetworkDescent(statistic, network.start, **settings)

@@ -8,8 +8,8 @@ and clip factors are float64. Each row's clipped gradient becomes integers, so s
 rows are exact. `dphead.privacy.release` alone samples, adds noise and charges.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +20,7 @@ from torch.func import functional_call, grad, vmap
 
 from dphead.finetune.models import NetworkLoss, fresh_buffers, loss_of, trained
 from dphead.privacy.statistic_base import Statistic
+from dphead.sums.reference import BlockSum
 
 # Numbers converted to float64 at a time; chosen, not measured.
 CPU_FLOAT64_NUMBERS = 2**18
@@ -45,6 +46,9 @@ class ModelGradient(Statistic):
         row, taken before the clip. 0 uses the row without augmentation.
     augment : str, default "none"
         Name of the augmentation.
+    block_sum : callable, optional
+        Function that returns the summation backend of an audit (`way_of`). None in a
+        fit, which gets its backend elsewhere.
 
     References
     ----------
@@ -55,6 +59,9 @@ class ModelGradient(Statistic):
     model: str
     views: int = 0
     augment: str = "none"
+    block_sum: Callable[[], BlockSum] | None = field(
+        default=None, repr=False, compare=False
+    )
     clips: ClassVar[Literal["features", "rows", "nothing"]] = "rows"
     row_sq: ClassVar[int] = CLIP_INTEGERS**2  # C²
     replace_factor: ClassVar[int] = 4  # (2 C)²: two opposite gradients
