@@ -24,7 +24,7 @@ from dphead.privacy.atomic_write import ForeignFile, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.moving import holds_all
 from dphead.privacy.ledger.server import held, is_on_server, team_url
-from dphead.privacy.ledger.store import IN_MEMORY, MERGED, MOVED, HeldLedger
+from dphead.privacy.ledger.store import COUNTS, IN_MEMORY, MERGED, MOVED, HeldLedger
 from dphead.privacy.rounding import as_declared
 
 PEOPLE = "people"  # the fact of a ledger with the declared id system, as JSON
@@ -79,11 +79,12 @@ def counted_in(dataset_id: str) -> str:
 def _merged_into(dataset_id: str) -> str | None:
     """Return the data set whose ledger counts the fits of this one's, or None.
 
-    The mark of a merge that was interrupted before its copy is not followed: the ledger
-    that it names lacks fits. No ledger then takes a fit of the data set.
+    The mark of a merge that was interrupted or refused is not followed before all
+    ledgers of the data set were merged: the ledger that it names lacks fits. No ledger
+    then takes a fit of the data set.
     """
     into = _noted_in(dataset_id, MERGED)
-    counted = into is not None and _noted_in(into, f"{MERGED} {dataset_id}")
+    counted = into is not None and _noted_in(into, f"{COUNTS} {dataset_id}")
     return into if counted else None
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from dphead_extract.features.format import open_features
@@ -77,11 +77,15 @@ def declare_people(
     book = open_ledger(None, counts)
     with holding(book):
         if counts != dataset_id:
-            for source in _ledgers_of(dataset_id, book):
-                with closing(source):
-                    if not not_private:
-                        _check_noise(source, book)
-                    merge(source, book)
+            with ExitStack() as opened:
+                sources = [
+                    opened.enter_context(closing(source))
+                    for source in _ledgers_of(dataset_id, book)
+                ]
+                for source in () if not_private else sources:
+                    _check_noise(source, book)
+                for source in sources:
+                    merge(source, book, last=source is sources[-1])
                     merged.append(source.path)
         _fix(book, people)
     if counts != dataset_id:

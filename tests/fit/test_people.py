@@ -16,12 +16,13 @@ from dphead.fit import loop
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
     counted_in,
+    fix_budget,
     ledger_home,
     open_ledger,
     people_index,
     read_ledger,
 )
-from dphead.privacy.ledger import LedgerError, moving, server
+from dphead.privacy.ledger import Ledger, LedgerError, moving, server
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
 OWN = "People are recognized only within this data set"
@@ -212,6 +213,22 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
     assert book.verify() == [] and book.meta("dataset_id") != id_of(one)
     command = (*year(tmp_path, "two", 0)[1], "--people", clinic, "--new-people")
     assert "60 of 60 people" in refusal(*command)
+
+
+def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
+    """A data set's empty ledger is merged, and its other ledger, with fits, is not."""
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    charged(one)
+    two = made(tmp_path, "two", 60)
+    fix_budget(Ledger(tmp_path / "other.sqlite", id_of(two)), 2.0, 1e-3)
+    fit = ("fit", two, *FIT, "--epsilon", 1.9, "-o")
+    own = ("--relation", "replace_one", "--ledger", tmp_path / "other.sqlite")
+    fitted(*fit, tmp_path / "r1", *own)
+    said = refusal("ledger", "people", clinic, two)
+    assert "fits of another relation cannot be merged" in said
+    assert counted_in(id_of(two)) == id_of(two)
+    said = refusal(*fit, tmp_path / "r2")
+    assert "have the budget epsilon=2" in said and "Nothing was charged" in said
 
 
 def takes_none_or_counts_all(features):

@@ -17,7 +17,7 @@ from dphead.privacy.ledger.schema import (
     TABLES,
     LedgerError,
 )
-from dphead.privacy.ledger.store import MERGED, MOVED, SUM
+from dphead.privacy.ledger.store import COUNTS, MERGED, MOVED, SUM
 
 
 def move(source: Ledger, target: Ledger) -> None:
@@ -59,10 +59,12 @@ def move(source: Ledger, target: Ledger) -> None:
         seals.check_undamaged(target)
 
 
-def merge(source: Ledger, target: Ledger) -> None:
+def merge(source: Ledger, target: Ledger, *, last: bool = True) -> None:
     """Add all fits of a ledger to the ledger of another data set, and close the source.
 
-    The same call also finishes an interrupted merge.
+    The same call also finishes an interrupted merge. A data set can have several
+    ledgers: `last` tells that all others were merged, so the target counts the data set
+    from then on.
 
     Raises
     ------
@@ -97,15 +99,23 @@ def merge(source: Ledger, target: Ledger) -> None:
             source.set_once(MOVED, target.path)
             source.set_once(MERGED, str(own))
             seals.seal(source)
-    with target.transaction(kept=lambda: holds_all(source, target)):
-        if holds_all(source, target):
+    counts = f"{COUNTS} {theirs}"
+
+    def is_done() -> bool:
+        return holds_all(source, target) and (not last or target.meta(counts) == "true")
+
+    with target.transaction(kept=is_done):
+        if is_done():
             return
         # What was charged before the source was closed.
-        if _is_sum(source, target):
-            target.set_once(SUM, "true")
-        for table in (FITS, RELEASES, PROGRESS):
-            target.add(table, *source.rows(table))
-        target.set_once(f"{MERGED} {theirs}", "true")
+        if not holds_all(source, target):
+            if _is_sum(source, target):
+                target.set_once(SUM, "true")
+            for table in (FITS, RELEASES, PROGRESS):
+                target.add(table, *source.rows(table))
+            target.set_once(f"{MERGED} {theirs}", "true")
+        if last:
+            target.set_once(counts, "true")
         seals.seal(target)
         seals.check_undamaged(target)
 

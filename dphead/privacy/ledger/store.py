@@ -43,6 +43,7 @@ MOVED = "moved"  # the fact that says where a ledger was moved to
 # The data set whose ledger counts the fits of this one. With a data set's id: a ledger
 # that this one counts.
 MERGED = "merged"
+COUNTS = "counts"  # with a data set's id: all its ledgers were merged into this one
 SUM = "sum"  # the fact of a ledger that counts the fits of several ledgers
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 # What SQLite raises if a file or disk fails; the last is for damaged names.
