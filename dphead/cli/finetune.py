@@ -164,7 +164,8 @@ def finetune(images: Path, dry_run: bool, verbose: bool, **given: Any) -> None:
 
     if dry_run and not is_first():
         return
-    options = _options(images, given, None if dry_run else torchrun_place())
+    place = None if dry_run else torchrun_place()
+    options = _options(images, given | {"dry_run": dry_run}, place)
     with noted(options) if is_first() else nullcontext():
         _train(options, dry_run=dry_run, verbose=verbose)
 

@@ -63,6 +63,8 @@ class FinetuneOptions(RunOptions):
         Steps between checkpoints.
     evaluate_every : int, default 0
         Steps between measurements on public test rows; 0 measures at the end only.
+    dry_run : bool, default False
+        Whether neither images nor people are kept in an index.
 
     Raises
     ------
@@ -90,6 +92,7 @@ class FinetuneOptions(RunOptions):
     bf16: bool = False
     checkpoint: int = 20
     evaluate_every: int = 0
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

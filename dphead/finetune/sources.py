@@ -251,7 +251,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     A features file has its own id. For images, an option may name the data set by an
     id, a file or a ledger. Otherwise it is the data set that already has the images, or
     a new one. A run without a ledger gets no new id. Without an index, only an option
-    sets an id.
+    sets an id. A dry run keeps neither images, people nor a new id.
 
     Parameters
     ----------
@@ -285,14 +285,18 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
                 check_images(known, people)
             new_set = named is None and options.new_data_set
             claims = index is not None and named is None and not new_set
-            people.check(recognized(known) if claims else named, data.groups)
-            if claims and index is not None:
-                named, _ = index.claim(data.digests)
-            named = uuid.uuid4().hex if new_set else named
-            if named is not None:
-                people.keep(named, "", data.groups)
-                if index is not None and not claims:
-                    index.add(named, data.digests)
+            named = recognized(known) if claims else named
+            people.check(named, data.groups)
+            if options.dry_run and (claims or new_set):
+                named = named or uuid.uuid4().hex  # the run will have another new one
+            elif not options.dry_run:
+                if claims and index is not None:
+                    named, _ = index.claim(data.digests)
+                named = uuid.uuid4().hex if new_set else named
+                if named is not None:
+                    people.keep(named, "", data.groups)
+                    if index is not None and not claims:
+                        index.add(named, data.digests)
     counted = None if named is None else counted_in(named)
     facts = {"dataset_id": counted, "people": people.record}
     return replace(data, source=replace(data.source, **facts))

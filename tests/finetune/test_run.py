@@ -29,7 +29,7 @@ from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import finetune
 from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
-from dphead.fit.ledgers import people_index
+from dphead.fit.ledgers import image_index, people_index
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
@@ -346,6 +346,21 @@ def command(tmp_path, *more, **columns):
         f"--ledger {tmp_path / 'l.sqlite'}"
     )
     return dphead(*fixed.split(), *more)
+
+
+def test_a_dry_run_declares_nothing(tmp_path):
+    """A declaration stays, and a mistaken one would refuse the run itself."""
+    more = ["--batch-size", "20", "--noise-multiplier", "2", "--epsilon", "4"]
+    more += ["--protect", "image", "--people", "clinic", "--dry-run"]
+    path = source(tmp_path, group=np.arange(60) // 2)
+    dry = f"finetune {path} -o {tmp_path / 'run'} --classes a,b,c --split train "
+    dry = (dry + "--model wrn-10-1 --groups 4 --delta 1e-3 --accountant rdp").split()
+    assert "batches of 20" in dphead(*dry, *more, "--new-people").out
+    for index in (people_index(), image_index()):
+        assert not [*index.folder.glob("*.digests")]
+    assert dphead(*dry, *more).code == 0
+    said = dphead(*dry, *more, "--dataset-id", "another")  # it checks as the run does
+    assert said.code == 2 and "Drop --dataset-id" in said.err
 
 
 def test_the_command_says_what_to_type_where_there_are_groups(tmp_path):
