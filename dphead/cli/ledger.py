@@ -57,7 +57,7 @@ def _move(source: Any, url: str) -> None:
     from dphead.privacy.ledger import Ledger, server
     from dphead.privacy.ledger.moving import merge
     from dphead.privacy.ledger.moving import move as move_rows
-    from dphead.privacy.ledger.store import MERGED
+    from dphead.privacy.ledger.store import COUNTS, MERGED
 
     if not server.is_url(url):
         raise ValueError(
@@ -70,7 +70,10 @@ def _move(source: Any, url: str) -> None:
     move_rows(book, target)
     for key in book.facts():
         if key.startswith(f"{MERGED} "):  # the server tells the team who counts them
-            merge(Ledger(url, key.removeprefix(f"{MERGED} ")), target)
+            merged = key.removeprefix(f"{MERGED} ")
+            # the move must not complete a merge that other ledgers still wait for
+            last = f"{COUNTS} {merged}" in book.facts()
+            merge(Ledger(url, merged), target, last=last)
     note_ledger(target.path, dataset_id)
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
     say("Ledger", target.path)

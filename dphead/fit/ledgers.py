@@ -475,13 +475,18 @@ def counts_where_it_moved(book: Ledger) -> bool:
     """Return whether `book` was moved, and the new ledger holds all its charges.
 
     Otherwise, or if the new ledger is unreadable, the charges and the budget of `book`
-    count. A row in `book` that names the new ledger is not enough.
+    count. A row in `book` that names the new ledger is not enough. A merged ledger also
+    counts until all ledgers of its data set were merged, because no fit is charged to
+    the new ledger before.
     """
     place = book.meta(MOVED)
     if place in (None, book.path) or not (is_on_server(place) or os.path.isfile(place)):
         return False
     try:
         with closing(Ledger(place, read_only=True)) as target:
+            counts = target.meta(f"{COUNTS} {book.meta('dataset_id')}") is not None
+            if book.meta(MERGED) is not None and not counts:
+                return False
             return holds_all(book, target) and not (book.verify() or target.verify())
     except HeldLedger:
         raise

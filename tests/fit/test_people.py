@@ -18,6 +18,7 @@ from dphead.fit.ledgers import (
     counted_in,
     fix_budget,
     ledger_home,
+    note_ledger,
     open_ledger,
     people_index,
     read_ledger,
@@ -422,3 +423,50 @@ def test_a_file_keeps_the_id_system_that_it_declares(tmp_path, clinic):
     one = made(tmp_path, "one", 0, "--people", clinic)
     said = refusal("ledger", "people", "other", one)
     assert f"declares the id system '{clinic}'" in said
+
+
+@pytest.mark.parametrize("store", ["file", "server"])
+def test_a_ledger_that_was_merged_halfway_still_has_its_budget(
+    store, tmp_path, clinic, monkeypatch, request
+):
+    """A command that dies between two merges leaves no ledger that forgets fits."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    two = made(tmp_path, "two", 60)
+    fitted("ledger", "budget", two, "--epsilon", 2, "--delta", 1e-3)
+    fitted("fit", two, "-o", tmp_path / "first", *FIT, "--epsilon", 1.9)
+    fit = ["fit", two, *FIT, "--epsilon", 1.9, "-o"]
+    if store == "file":
+        Ledger(second := tmp_path / "second.sqlite", id_of(two)).close()
+        note_ledger(str(second), id_of(two))
+        fit[2:2] = ["--ledger", tmp_path / "third.sqlite"]
+    else:
+        on_server(request.getfixturevalue("team"), monkeypatch)
+    assert "have the budget" in refusal(*fit, tmp_path / "before")
+    real, merged = module.merge, []
+
+    def dying(*given, **more):
+        if merged:
+            raise KeyboardInterrupt
+        merged.append(real(*given, **more))
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(module, "merge", dying)
+        module.declare_people(two, clinic, False)
+    assert merged
+    assert "have the budget" in refusal(*fit, tmp_path / "after")
+
+
+def test_a_move_completes_no_merge(tmp_path, clinic, monkeypatch, team):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    charged(one)
+    two = made(tmp_path, "two", 60)
+    other = tmp_path / "other.sqlite"
+    fix_budget(Ledger(other, id_of(two)), 2.0, 1e-3)
+    fit = ("fit", two, *FIT, "--epsilon", 1.9, "-o")
+    fitted(*fit, tmp_path / "r", "--relation", "replace_one", "--ledger", other)
+    refusal("ledger", "people", clinic, two)
+    fitted("ledger", "move", one, team.url(CLIENT))
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    assert counted_in(id_of(two)) == id_of(two)
+    assert dphead(*fit, tmp_path / "later").code != 0
