@@ -80,8 +80,9 @@ def _merged_into(dataset_id: str) -> str | None:
     """Return the data set whose ledger counts the fits of this one's, or None.
 
     The mark of a merge that was interrupted or refused is not followed before all
-    ledgers of the data set were merged: the ledger that it names lacks fits. No ledger
-    then takes a fit of the data set.
+    ledgers of the data set were merged: the ledger that it names lacks fits. Until
+    then, the marked ledger takes no fit, and its fits and budget count
+    (`counts_where_it_moved`).
     """
     into = _noted_in(dataset_id, MERGED)
     counted = into is not None and _noted_in(into, f"{COUNTS} {dataset_id}")
