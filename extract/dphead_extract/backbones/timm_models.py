@@ -103,11 +103,42 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
         If the name is unknown, or weights are unavailable or do not fit.
     """
     options, config, _ = _with_config(options)
-    model = _build(options, config)
+    model: Any = _build(options, config)
     if options.weights is None or options.weights.is_dir():
-        return model, state_sha256(model)
-    load_weights(model, options.weights)
-    return model, file_sha256(options.weights)
+        sha256 = state_sha256(model)
+    else:
+        load_weights(model, options.weights)
+        sha256 = file_sha256(options.weights)
+    _resize_input(model, options)
+    return model, sha256
+
+
+def _resize_input(model: Any, options: BackboneOptions) -> None:
+    """Interpolate the positions of a model that takes one image size to another size.
+
+    Raises
+    ------
+    ExtractError
+        If the model cannot take images of the declared size.
+    """
+    config = getattr(model, "pretrained_cfg", None) or {}
+    trained = options.model_args.get("img_size", config.get("input_size", (0,))[1:])
+    trained = (trained, trained) if isinstance(trained, int) else tuple(trained)
+    if (
+        options.sides in (None, trained)
+        or not config.get("fixed_input_size")
+        or options.model_args.get("dynamic_img_size")
+    ):
+        return
+    try:
+        model.set_input_size(img_size=options.sides)
+    except (AttributeError, AssertionError, ValueError, RuntimeError) as error:
+        text = "x".join(map(str, trained))
+        raise ExtractError(
+            f"{options.name} cannot take images of another size than {text}, got "
+            f"--image-size {','.join(map(str, options.sides or ()))} "
+            f"({first_line(error)}). Remove --image-size."
+        ) from error
 
 
 def _with_config(

@@ -6,9 +6,11 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.folding import fold_batch_norm
@@ -170,6 +172,25 @@ def test_a_network_of_gray_images_takes_one_channel():
     four = BackboneOptions("resnet18", model_args={"in_chans": 4}, **options)
     with pytest.raises(ExtractError, match="must be 1 or 3, got 4"):
         load_backbone(four, (32, 32), True)
+
+
+def test_a_vit_takes_another_image_size_by_interpolated_positions(tmp_path):
+    from timm.layers import resample_abs_pos_embed
+
+    tiny = {"depth": 1, "embed_dim": 12, "num_heads": 3, "num_classes": 2}
+    name = "vit_tiny_patch16_224"
+    model: Any = timm.create_model(name, **tiny)
+    torch.save(model.state_dict(), tmp_path / "w.pth")
+    options = BackboneOptions(
+        name, weights=tmp_path / "w.pth", image_size=256, model_args=tiny
+    )
+    backbone: Any = load_backbone(options, (32, 32), True)
+    assert features(backbone).shape == (1, 12)
+    resampled = resample_abs_pos_embed(model.pos_embed, new_size=[16, 16])
+    torch.testing.assert_close(backbone.module.pos_embed, resampled)
+    mixer = BackboneOptions("mixer_s16_224", image_size=256, random_weights=True)
+    with pytest.raises(ExtractError, match=r"another size than 224x224"):
+        load_backbone(mixer, (32, 32), True)
 
 
 def test_scatternet_sizes_and_colors():
