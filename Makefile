@@ -1,7 +1,7 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo tour pictures docs smoke test coverage lint bench gpu tables mutants lowest \
-	lowest-torch
+.PHONY: install demo tour pictures docs notebooks smoke test coverage lint bench gpu tables \
+	mutants lowest lowest-torch
 
 .venv/.ready: pyproject.toml setup.py $(wildcard dphead/sums/kernels/*.[ch])
 	test -x $(PY) || python3 -m venv .venv
@@ -22,6 +22,12 @@ pictures: install
 docs: install
 	$(PY) -m pip install --quiet --editable '.[docs]'
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) -m mkdocs build --strict --quiet
+
+# Runs the notebooks and stores what they print.
+notebooks: install
+	$(PY) -m pip install --quiet --editable '.[docs]'
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) -m jupyter nbconvert --to notebook --execute \
+		--inplace --ClearMetadataPreprocessor.enabled=True docs/notebooks/*.ipynb
 
 smoke:
 	python3 -m venv --clear build/smoke
