@@ -1,10 +1,11 @@
-"""mkdocs: pages that are made from the project's other files when the site is built.
+"""Generate pages of the site from the project's other files.
 
-The README is the first page, Markdown files outside docs/ keep their paths, and the
-code gives the commands' help, the examples and the Python reference. A link to a file
-that is no page becomes the file's path.
+The README is the first page, and Markdown files outside docs/ keep their paths. The
+code gives the commands' help, the examples and the Python reference. If a link leads to
+a file that is not a page, the page shows the file's path.
 """
 
+import io
 import posixpath
 import re
 import tomllib
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
+from click.testing import CliRunner
+from gallery import run  # docs/gallery.py: mkdocs imports hooks from their folder
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
@@ -23,26 +27,59 @@ PAGES = (  # pages outside docs/, by their paths in the project
 PICTURES = ("benchmarks/results/*/*.png",)
 NOTEBOOK_LINK = re.compile(r'href="([^":]+\.(?:md|ipynb))"')
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)]*)?\)")
-MODULES = {  # public functions and classes besides the estimators, by purpose
-    "Fit from files to files": ("dphead.fit.run.fit_files", "dphead.fit.options"),
-    "Cross-validate": ("dphead.estimators.cross_validation",),
-    "Forecast accuracy": ("dphead.fit.forecast",),
-    "Add a method": ("dphead.solvers.base", "dphead.solvers.head"),
-    "Compute epsilon and noise": (
-        "dphead.privacy.accounting.events.GaussianEvent",
-        "dphead.privacy.accounting.compose.compose_epsilon",
-        "dphead.privacy.accounting.gdp",
-        "dphead.planning.calibration",
-        "dphead.analysis.profiles",
-    ),
-    "Bound attackers": ("dphead.analysis.tradeoff",),
-    "Audit a function": ("dphead.analysis.audit_mechanism.audit_mechanism",),
-    "Check a run": (
-        "dphead.analysis.check.check",
-        "dphead.analysis.check.Finding",
-        "dphead.analysis.records.read_run",
-    ),
-    "Read and write features files": ("dphead_extract.features.format",),
+REFERENCE = {  # public functions and classes besides the estimators, by purpose
+    "Fit from files to files": {
+        "dphead.fit.run": "fit_files",
+        "dphead.fit.options": "FitOptions",
+    },
+    "Extract features": {"dphead_extract.run": "extract ExtractOptions"},
+    "Cross-validate": {
+        "dphead.estimators.cross_validation": "cross_validate CrossValidation"
+    },
+    "Forecast accuracy": {
+        "dphead.fit.forecast": "forecast open_look_alike split_rows "
+        "LookAlike Question Forecast"
+    },
+    "Keep a ledger": {
+        "dphead.privacy.ledger": "Ledger LedgerError Spent spent new_fit_id",
+    },
+    "Compute epsilon and noise": {
+        "dphead.privacy.accounting": "GaussianEvent compose_epsilon total_mu "
+        "epsilon_from_mu log_delta rdp_curve rdp_epsilon epsilon_from_rdp",
+        "dphead.planning.calibration": "calibrate epsilon_by mu_from_epsilon "
+        "smallest_scale classic_rdp_epsilon",
+        "dphead.analysis.profiles": "all_profiles profile_epsilon Outcome",
+    },
+    "Bound attackers": {
+        "dphead.analysis.tradeoff": "tradeoff gaussian_tradeoff "
+        "epsilon_delta_tradeoff delta_curve delta_from_mu true_positive_rates "
+        "max_advantage"
+    },
+    "Audit a function": {"dphead.analysis.audit_mechanism": "audit_mechanism"},
+    "Check a run": {
+        "dphead.analysis.check": "check Finding",
+        "dphead.analysis.records": "read_run",
+    },
+    "Read and write features files": {
+        "dphead_extract.features.format": "open_features write_features verify "
+        "FeaturesFile FeaturesWriter Header ExtractError FormatError"
+    },
+    "Add a method": {
+        "dphead.solvers": "Solver ProblemInfo PlannedRelease Request LinearHead",
+        "dphead.solvers.head": "head_of AccuracyEstimate ClassAccuracy",
+        "dphead.solvers.settings": "Setting check_settings",
+    },
+    "Release sums": {
+        "dphead.privacy.release": "release noise_scale",
+        "dphead.privacy.contract": "ReleaseSpec Released Rows SumTask",
+        "dphead.privacy.statistic_base": "Statistic Params",
+        "dphead.privacy.statistics": "ClassCounts ClassSums",
+        "dphead.privacy.transform": "RowTransform",
+    },
+}
+MEMBERS = {  # of classes that also have methods for dphead's own use
+    "dphead.privacy.ledger.Ledger": "set_budget budget budgets spent remaining events "
+    "fits holds try_fits verify close"
 }
 # search shows tasks before results and proofs; 1 for pages that are not listed
 BOOST = {"dphead/": 0.2, "benchmarks/": 0.2, "reference/": 0.7, "ARCHITECTURE": 0.2}
@@ -63,10 +100,11 @@ def on_files(files: Files, config: Any) -> Files:
     made = {site(path): (ROOT / path).read_text("utf-8") for path in found(PAGES)}
     made["reference/commands.md"] = commands_page()
     made["reference/api.md"] = api_page()
-    made["examples.md"] = examples_page()
+    made["citation.md"] = citation_page()
+    made["examples.md"], pictures = gallery()
     for name in estimators():
         made[f"reference/{name}.md"] = f"# {name}\n\n::: {estimators()[name]}\n"
-    for uri, text in made.items():
+    for uri, text in (made | pictures).items():
         files.append(File.generated(config, uri, content=text))
     for path in found(PICTURES):
         source = str(ROOT / path)
@@ -139,24 +177,26 @@ def origin(uri: str) -> str:
 
 
 def commands_page() -> str:
-    """The help of every command, as it is printed at 80 columns."""
+    """Return the help of every command, as a terminal of 80 columns shows it."""
     from dphead.cli import cli
 
     parts = ["# Commands\n\nThis page shows the help that `--help` prints."]
-    context = click.Context(cli, info_name="dphead", terminal_width=80)
-    parts += helped(cli, context)
+    parts += helped(cli, [])
     return "\n\n".join(parts) + "\n"
 
 
-def helped(command: click.Command, ctx: click.Context) -> list[str]:
-    """A section for a command, and for each command below it."""
-    parts = [f"## {ctx.command_path}", f"```text\n{command.get_help(ctx)}\n```"]
+def helped(command: click.Command, words: list[str]) -> list[str]:
+    """Return a section for the command that `words` name, and for its subcommands."""
+    from dphead.cli import cli
+
+    shown = CliRunner().invoke(cli, [*words, "--help"], prog_name="dphead")
+    parts = [f"## {' '.join(['dphead', *words])}", f"```text\n{shown.output}```"]
     if isinstance(command, click.Group):
-        for name in command.list_commands(ctx):
-            below = command.get_command(ctx, name)
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
             assert below is not None
-            inner = click.Context(below, ctx, info_name=name, terminal_width=80)
-            parts += helped(below, inner)
+            parts += helped(below, [*words, name])
     return parts
 
 
@@ -170,7 +210,7 @@ def estimators() -> dict[str, str]:
 
 
 def api_page() -> str:
-    """The estimators in a table, then the other public functions and classes."""
+    """Return a table of the estimators, then the other public functions and classes."""
     import dphead
 
     lines = ["| class | task |", "|---|---|"]
@@ -182,20 +222,69 @@ def api_page() -> str:
     )
     parts = [f"{intro} can be imported from `dphead`.", "\n".join(lines)]
     parts += ["::: dphead.estimators.guarantee.Privacy"]
-    for title, modules in MODULES.items():
+    for title, modules in REFERENCE.items():
         parts.append(f"## {title}")
-        parts += [f"::: {module}" for module in modules]
+        for module, names in modules.items():
+            parts.append(f"Import from `{module}`:")
+            parts += [described(f"{module}.{name}") for name in names.split()]
     return "\n\n".join(parts) + "\n"
 
 
-def examples_page() -> str:
-    """The files in examples/, each below its first sentence."""
-    parts = [
-        "# Examples",
-        "Each program runs offline in seconds, on scikit-learn's digits.",
-    ]
+def described(path: str) -> str:
+    """Return the directive that documents one class or function, below a title."""
+    lines = [f"::: {path}", "    options:", "      heading_level: 3"]
+    if path in MEMBERS:
+        lines.append(f"      members: [{', '.join(MEMBERS[path].split())}]")
+    return "\n".join(lines)
+
+
+def citation_page() -> str:
+    """Return how to cite the project, from CITATION.cff."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    authors = " and ".join("{" + one["name"] + "}" for one in cited["authors"])
+    return f"""# Cite dphead
+
+Cite the software, and the papers whose methods you use ([list](papers.md)).
+
+```bibtex
+@software{{dphead,
+  author  = {{{authors}}},
+  title   = {{{cited["title"]}}},
+  version = {{{cited["version"]}}},
+  license = {{{cited["license"]}}},
+}}
+```
+
+`CITATION.cff` has the same entry for GitHub and Zenodo. If you publish a result,
+also state its ε, δ, neighboring relation and unit of privacy. The privacy card and
+`report.json` have them.
+"""
+
+
+def gallery() -> tuple[str, dict[str, str]]:
+    """Run the programs in examples/. Return their page, and their pictures by path."""
+    pictures, tiles, parts = {}, [], []
     for path in found(("examples/*.py",)):
-        text, _, code = (ROOT / path).read_text().partition('"""\n\n')
-        title = text.removeprefix('"""').rstrip(".")
-        parts.append(f"## {title}\n\n`{path}`:\n\n```python\n{code}```")
-    return "\n\n".join(parts) + "\n"
+        title, _, code = (ROOT / path).read_text().partition('"""\n\n')
+        title = title.removeprefix('"""').rstrip(".")
+        printed, figure = run(ROOT / path)
+        picture = f"gallery/{Path(path).stem}.svg"
+        pictures[picture] = drawn(figure)
+        name = Path(path).stem
+        tiles.append(f'<a href="#{name}"><img src="{picture}" alt="">{title}</a>')
+        parts.append(f"## {title} {{ #{name} }}\n\n`{path}`:")
+        parts.append(f"```python\n{code}```\n\n```text\n{printed}\n```")
+        parts.append(f"![The result of {name}.py]({picture})")
+    head = (
+        "# Examples\n\nEach program runs offline in seconds, on scikit-learn's digits. "
+        "The output and the picture\nare of one run. Each run draws new noise."
+    )
+    grid = '<div class="gallery">' + "".join(tiles) + "</div>"
+    return "\n\n".join([head, grid, *parts]) + "\n", pictures
+
+
+def drawn(figure: Any) -> str:
+    """Return a matplotlib figure as SVG."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg")
+    return file.getvalue()
