@@ -18,6 +18,8 @@ from click.testing import CliRunner
 from gallery import run  # docs/gallery.py: mkdocs imports hooks from their folder
 from mkdocs.structure.files import File, Files
 
+import dphead
+
 ROOT = Path(__file__).parents[1]
 PAGES = (  # pages outside docs/, by their paths in the project
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
@@ -86,12 +88,15 @@ BOOST = {"dphead/": 0.2, "benchmarks/": 0.2, "reference/": 0.7, "ARCHITECTURE": 
 
 
 def on_config(config: Any) -> Any:
-    """Link the repository, if pyproject.toml names it."""
+    """Link the repository, if pyproject.toml names it, and list the estimators."""
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
     if "Source" in urls:
         config.repo_url = urls["Source"]
         config.edit_uri = "edit/main/"
         config.theme["features"] += ["content.action.edit"]
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    (python,) = (part["Python"] for part in reference if "Python" in part)
+    python += [{name: f"reference/{name}.md"} for name in estimators()]
     return config
 
 
@@ -202,8 +207,6 @@ def helped(command: click.Command, words: list[str]) -> list[str]:
 
 def estimators() -> dict[str, str]:
     """The path of each estimator's class, by its name."""
-    import dphead
-
     names = [name for name in dphead.__all__ if name.startswith("DP")]
     classes = [getattr(dphead, name) for name in [*names, "DPFinetuneClassifier"]]
     return {one.__name__: f"{one.__module__}.{one.__name__}" for one in classes}
@@ -211,8 +214,6 @@ def estimators() -> dict[str, str]:
 
 def api_page() -> str:
     """Return a table of the estimators, then the other public functions and classes."""
-    import dphead
-
     lines = ["| class | task |", "|---|---|"]
     for name in estimators():
         (first, *_) = (getattr(dphead, name).__doc__ or "").splitlines()

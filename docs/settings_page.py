@@ -1,15 +1,11 @@
-"""Write docs/settings.md and the parameters in the estimators' docstrings.
+"""Write docs/settings.md from the declarations of the settings.
 
-`python docs/settings_page.py` writes both from the declarations of the settings. A test
-compares them with the code.
+A test compares the page with the code.
 """
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
-from textwrap import dedent, indent, wrap
 
-from dphead.estimators import base, classifiers
 from dphead.finetune.settings import Settings
 from dphead.planning.methods import settable
 from dphead.planning.option_aliases import Batches, RowPreparation
@@ -17,7 +13,6 @@ from dphead.planning.registry import OURS
 from dphead.solvers.settings import TRIALS, Declared, settings_of
 
 PAGE = Path(__file__).parent / "settings.md"
-CLASSES = Path(classifiers.__file__)
 HEAD = f"""# Look up a setting
 
 This page lists the settings of each method, with their ranges and defaults. Settings
@@ -34,13 +29,7 @@ declarations in the code.
 COLUMNS = ("setting", "must be", "default", "source", "", "meaning")
 NETWORKS = "networks (`dphead finetune`, `DPFinetuneClassifier`)"
 BATCHES = "batches (alternative settings of methods with steps or sampled rows)"
-# the shared parameters of a class, its settings, and its attributes
-SHARED = re.compile(
-    r"(^class (DP\w+)\(.*?)(^    epsilon : .*?)(^    Examples$)", re.M | re.S
-)
-INDENT = "    "
 PRIOR = "ndarray, or path of a .npy file"
-TYPES = {"true or false": "bool", "PublicPrior": PRIOR}
 
 
 def page() -> str:
@@ -78,36 +67,5 @@ def section(title: str, found: Iterable[Declared], command: str = "fit") -> str:
     return f"## {title}\n\n" + "\n".join(lines) + "\n"
 
 
-def source() -> str:
-    """Return the text of `dphead/estimators/classifiers.py`."""
-    shared = dedent(f"{INDENT}{base.DPClassifier.__doc__}")
-    _, parameters, attributes = re.split(r"(?:Parameters|Attributes)\n-+\n", shared)
-    attributes = attributes.partition("\nExamples\n")[0]
-
-    def filled(match: re.Match[str]) -> str:
-        head, name, _, end = match.groups()
-        method = vars(getattr(classifiers, name)).get("method")
-        # a class of any method has no settings of its own
-        found = settable(method).values() if name != "DPHeadClassifier" else ()
-        settings = [described(declared) for declared in found if declared is not None]
-        text = "\n".join([parameters.rstrip(), *settings])
-        text += f"\n\nAttributes\n----------\n{attributes}\n"
-        return f"{head}{indent(text, INDENT)}{end}"
-
-    return SHARED.sub(filled, CLASSES.read_text())
-
-
-def described(declared: Declared) -> str:
-    """Return one setting's range, meaning and default, as numpydoc."""
-    default = declared.setting.source.removeprefix("None: ")
-    if declared.default is not None:
-        default = f"{declared.default_text} ({default})"
-    text = f"{declared.setting.help} Default: {default}."
-    lines = "\n".join(wrap(text, 88 - 2 * len(INDENT)))
-    kind = TYPES.get(declared.must_be, declared.must_be)
-    return f"{declared.name} : {kind}, default=None\n{indent(lines, INDENT)}"
-
-
 if __name__ == "__main__":
     PAGE.write_text(page())
-    CLASSES.write_text(source())

@@ -81,25 +81,18 @@ def test_an_import_stays_light(code, forbidden):
     assert loaded_after(code) & forbidden == set()
 
 
-def test_the_lazy_names_are_those_of_the_estimators():
+def test_every_public_name_is_imported_on_first_use():
     import dphead
-    from dphead import estimators
 
-    assert {
-        "DPLeastSquaresClassifier",
-        "DPFeatureCovarianceClassifier",
-        "DPNewtonClassifier",
-    } <= set(dphead.__all__)
-    assert {"DPSGDClassifier", "DPAdamClassifier", "DPPrototypeClassifier"} <= set(
-        dphead.__all__
-    )
-    for name in set(dphead.__all__) - {"__version__", "audit_mechanism"}:
-        assert getattr(dphead, name) is getattr(estimators, name)
+    assert {"DPAutoClassifier", "DPPCA", "cross_validate"} <= set(dphead.__all__)
+    for name in dphead.__all__:
         assert name in dir(dphead)
+        assert getattr(dphead, name)
     pytest.importorskip("torch")
-    from dphead.finetune import DPFinetuneClassifier
+    from dphead.finetune.estimator import DPFinetuneClassifier
 
     assert "DPFinetuneClassifier" in dir(dphead)
+    assert "DPFinetuneClassifier" not in dphead.__all__  # `import *` without PyTorch
     assert dphead.DPFinetuneClassifier is DPFinetuneClassifier
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dphead.nothing

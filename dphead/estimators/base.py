@@ -18,7 +18,8 @@ from dphead.analysis.metrics import (
     probabilities,
 )
 from dphead.data.features import check_classes, load_features
-from dphead.estimators.fitting import GroupCap, GroupMean, PrivateClassifier
+from dphead.estimators.docstrings import documented
+from dphead.estimators.fitting import HeadEstimator, PrivateClassifier
 from dphead.estimators.guarantee import CLASSES_SEEN
 from dphead.estimators.inputs import (
     TrainingData,
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 _RowScores = Callable[[np.ndarray], np.ndarray]
 
 
+@documented({})
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPClassifier(PrivateClassifier):
+class DPClassifier(HeadEstimator, PrivateClassifier):
     """Fit a private linear head on features.
 
     The fitted head is (epsilon, delta)-differentially private: no outcome is more than
@@ -62,47 +64,8 @@ class DPClassifier(PrivateClassifier):
 
     Parameters
     ----------
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
-    classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes.
-    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
-        "add_remove", the number of rows is private.
-    nominal_n : int, default=None
-        Public number used in place of the number of rows. Required with "add_remove",
-        and invalid otherwise.
-    group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
-    group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
-        The expected accuracy is then unavailable.
-    protect : {"image"}, default=None
-        "image" protects single rows even if a features file has groups. None refuses
-        such a file, unless `group_cap` is set.
-    accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
-    ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
     split : str, default=None
         Split of a features file to fit.
-    preset : str, default=None
-        Name of a paper's settings, such as "fc23". They replace the defaults of
-        parameters that are None.
-    allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
-    random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
@@ -113,20 +76,10 @@ class DPClassifier(PrivateClassifier):
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
     coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
         Weights for rows after `head_.transform` and `head_.feature_clip`.
     intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
         Intercepts of the scores.
-    n_features_in_ : int
-        Number of columns of X.
-    head_ : LinearHead
-        The head, with its transform and weights.
-    privacy_ : Privacy
-        The guarantee: private, epsilon, delta, mu, releases, notes.
-    ledger_ : Ledger
-        Ledger with the charge of this fit.
     expected_accuracy_ : AccuracyEstimate or None
         Expected accuracy on new rows, computed from released values. None for methods
         without an estimate.
@@ -140,8 +93,6 @@ class DPClassifier(PrivateClassifier):
 
     method: ClassVar[str]
 
-    group_cap: GroupCap = None
-    group_mean: GroupMean = False
     split: Annotated[str | None, Setting("Of a features file.")] = None
     unit_norm: bool | None = None
     center_share: float | None = None

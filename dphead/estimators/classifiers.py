@@ -1,8 +1,7 @@
 """Define the scikit-learn classifiers, one for each built-in method.
 
 A setting that is None has the preset's value, or else the solver's default. The solver
-checks the settings at `fit`. `python docs/settings_page.py` writes the lists of
-parameters and attributes.
+checks the settings at `fit`. `documented` describes the parameters in `help(CLASS)`.
 """
 
 from dataclasses import dataclass, replace
@@ -13,15 +12,18 @@ import numpy as np
 
 from dphead.analysis.records import read_run
 from dphead.estimators.base import DPClassifier
+from dphead.estimators.docstrings import documented
 from dphead.estimators.fitting import named_as_given
 from dphead.estimators.guarantee import privacy_of
 from dphead.fit.head_file import open_head
+from dphead.planning.methods import settable
 from dphead.solvers.gradient import Average
 from dphead.solvers.head import AccuracyEstimate
 from dphead.solvers.prototypes import Rule
 from dphead.solvers.settings import Setting
 
 
+@documented(settable("auto"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAutoClassifier(DPClassifier):
     """Fit a head with no hyperparameters to set, and estimate its accuracy.
@@ -31,87 +33,6 @@ class DPAutoClassifier(DPClassifier):
     `head_.class_accuracy` has the accuracy of each class. `prior` is an array
     (n_features, n_classes) for untransformed rows, such as the backbone's own head for
     the same classes.
-
-    Parameters
-    ----------
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
-    classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes.
-    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
-        "add_remove", the number of rows is private.
-    nominal_n : int, default=None
-        Public number used in place of the number of rows. Required with "add_remove",
-        and invalid otherwise.
-    group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
-    group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
-        The expected accuracy is then unavailable.
-    protect : {"image"}, default=None
-        "image" protects single rows even if a features file has groups. None refuses
-        such a file, unless `group_cap` is set.
-    accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
-    ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
-    split : str, default=None
-        Split of a features file to fit.
-    preset : str, default=None
-        Name of a paper's settings, such as "fc23". They replace the defaults of
-        parameters that are None.
-    allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
-    random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
-    unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None means the method's default.
-    center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
-        None means the method's default.
-    normalization : dict, default=None
-        Settings of a private normalization (`dphead.planning.methods.make_method`).
-    estimate : bool, default=None
-        Spend 1 to 3 % of mu² on an estimate of the accuracy. Default: True (chosen, not
-        measured).
-    per_class_share : from 0 to 0.5, default=None
-        Fraction of mu² spent on the accuracy of each class. Default: 0.0 (off).
-    prior : ndarray, or path of a .npy file, default=None
-        An .npy file of public initial weights (features, classes). Default: off.
-    balanced : bool, default=None
-        Weight all classes equally: subtract the log of noisy class frequencies from the
-        scores. Default: False (off).
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
-    coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`.
-    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Intercepts of the scores.
-    n_features_in_ : int
-        Number of columns of X.
-    head_ : LinearHead
-        The head, with its transform and weights.
-    privacy_ : Privacy
-        The guarantee: private, epsilon, delta, mu, releases, notes.
-    ledger_ : Ledger
-        Ledger with the charge of this fit.
-    expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, computed from released values. None for methods
-        without an estimate.
 
     Examples
     --------
@@ -135,6 +56,7 @@ class DPAutoClassifier(DPClassifier):
     balanced: bool | None = None
 
 
+@documented(settable("dp-ls"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPLeastSquaresClassifier(DPClassifier):
     """Fit DP-LS: least squares from a noisy Gram matrix and class sums [FC23].
@@ -143,100 +65,6 @@ class DPLeastSquaresClassifier(DPClassifier):
     `intercept_std_` give standard errors of `coef_` and `intercept_`. The method
     `decision_std` gives standard errors of scores. These errors are due to the privacy
     noise, and exclude the sampling of rows.
-
-    Parameters
-    ----------
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
-    classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes.
-    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
-        "add_remove", the number of rows is private.
-    nominal_n : int, default=None
-        Public number used in place of the number of rows. Required with "add_remove",
-        and invalid otherwise.
-    group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
-    group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
-        The expected accuracy is then unavailable.
-    protect : {"image"}, default=None
-        "image" protects single rows even if a features file has groups. None refuses
-        such a file, unless `group_cap` is set.
-    accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
-    ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
-    split : str, default=None
-        Split of a features file to fit.
-    preset : str, default=None
-        Name of a paper's settings, such as "fc23". They replace the defaults of
-        parameters that are None.
-    allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
-    random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
-    unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None means the method's default.
-    center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
-        None means the method's default.
-    normalization : dict, default=None
-        Settings of a private normalization (`dphead.planning.methods.make_method`).
-    ridge : positive, at most 1e+15, or one of stein, default=None
-        Ridge penalty in units of the mean Gram matrix; None: set from the noise; stein
-        (dp-ls): set by Stein's estimate of the risk of the released sums. Default:
-        `ridge_for`, a rule without data.
-    gram_share : in (0, 1), or one of rule, default=None
-        Fraction of mu² for the Gram matrix; rule (dp-ls): set from the budget and the
-        numbers of rows and classes; None: every release has the same noise. Default:
-        'rule' (`gram_share`, a rule without data: results/ablation).
-    class_grams : bool, default=None
-        Also release one Gram matrix for each class. Default: False (trials on training
-        rows, not stored).
-    alpha : from 0 to 1e+15, default=None
-        Weight of the shared Gram matrix relative to class Gram matrices. Default: 1.0
-        (chosen, not measured).
-    feature_clip : positive, at most 1e+15, default=None
-        Clip norm of features. Default: 1.0 (the norm of unit rows).
-    intercept : from 0 to 1e+15, default=None
-        Constant appended to each row (0: none). Default: 0.0 (off).
-    error_bars : bool, default=None
-        Save standard errors of the weights due to noise. Default: False (off).
-    shrink : bool, default=None
-        Shrink the Gram matrix's eigenvalues by the distribution of its noise. Default:
-        True (held-out training rows: results/ablation).
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
-    coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`.
-    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Intercepts of the scores.
-    n_features_in_ : int
-        Number of columns of X.
-    head_ : LinearHead
-        The head, with its transform and weights.
-    privacy_ : Privacy
-        The guarantee: private, epsilon, delta, mu, releases, notes.
-    ledger_ : Ledger
-        Ledger with the charge of this fit.
-    expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, computed from released values. None for methods
-        without an estimate.
 
     Examples
     --------
@@ -300,111 +128,10 @@ class DPLeastSquaresClassifier(DPClassifier):
         return np.array([[-1.0], [1.0]]) if len(self.classes_) == 2 else None
 
 
+@documented(settable("dp-fc"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFeatureCovarianceClassifier(DPClassifier):
     """Fit DP-FC: gradient steps preconditioned by a noisy Gram matrix [FC23].
-
-    Parameters
-    ----------
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
-    classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes.
-    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
-        "add_remove", the number of rows is private.
-    nominal_n : int, default=None
-        Public number used in place of the number of rows. Required with "add_remove",
-        and invalid otherwise.
-    group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
-    group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
-        The expected accuracy is then unavailable.
-    protect : {"image"}, default=None
-        "image" protects single rows even if a features file has groups. None refuses
-        such a file, unless `group_cap` is set.
-    accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
-    ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
-    split : str, default=None
-        Split of a features file to fit.
-    preset : str, default=None
-        Name of a paper's settings, such as "fc23". They replace the defaults of
-        parameters that are None.
-    allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
-    random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
-    unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None means the method's default.
-    center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
-        None means the method's default.
-    normalization : dict, default=None
-        Settings of a private normalization (`dphead.planning.methods.make_method`).
-    steps : a whole number from 1 to 1048576, default=None
-        Number of gradient steps. Default: 10 (FC23 Tables 2-4: 1, 10 or 100).
-    learning_rate : positive, at most 1e+15, default=None
-        Learning rate. Default: Böhning 1992's bound, by the loss.
-    ridge : positive, at most 1e+15, default=None
-        Ridge penalty in units of the mean Gram matrix; None: set from the noise; stein
-        (dp-ls): set by Stein's estimate of the risk of the released sums. Default:
-        `ridge_for`, a rule without data.
-    gram_share : in (0, 1), default=None
-        Fraction of mu² for the Gram matrix; None: every release has the same noise.
-        Default: 0.15 (trials on training rows, not stored).
-    loss : one of softmax, sigmoid, squared, default=None
-        Training loss. With squared, probabilities are not calibrated. Default:
-        'softmax' (chosen, not measured).
-    clip_norm : positive, at most 1e+15, default=None
-        Clip norm of gradients. Default: 1.0 (chosen, not measured).
-    feature_clip : positive, at most 1e+15, default=None
-        Clip norm of features. Default: 1.0 (the norm of unit rows).
-    intercept : from 0 to 1e+15, default=None
-        Constant appended to each row (0: none). Default: 0.0 (off).
-    gram_intercept : bool, default=None
-        Include the intercept in the Gram matrix; otherwise the bias has its own step.
-        Default: True (chosen, not measured).
-    initial_bias : from -1e+15 to 1e+15, default=None
-        Score of every class before the first step. Default: 0.0 (off).
-    shrink : bool, default=None
-        Shrink the Gram matrix's eigenvalues by the distribution of its noise. Default:
-        True (held-out training rows: results/ablation).
-    balanced : bool, default=None
-        Weight all classes equally: subtract the log of noisy class frequencies from the
-        scores. Default: False (off).
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
-    coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`.
-    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Intercepts of the scores.
-    n_features_in_ : int
-        Number of columns of X.
-    head_ : LinearHead
-        The head, with its transform and weights.
-    privacy_ : Privacy
-        The guarantee: private, epsilon, delta, mu, releases, notes.
-    ledger_ : Ledger
-        Ledger with the charge of this fit.
-    expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, computed from released values. None for methods
-        without an estimate.
 
     Examples
     --------
@@ -436,97 +163,10 @@ class DPFeatureCovarianceClassifier(DPClassifier):
     balanced: bool | None = None
 
 
+@documented(settable("dp-newton"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPNewtonClassifier(DPClassifier):
     """Fit DP-Newton: noisy Newton steps of one-vs-rest logistic regression [FC23].
-
-    Parameters
-    ----------
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
-    classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes.
-    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
-        "add_remove", the number of rows is private.
-    nominal_n : int, default=None
-        Public number used in place of the number of rows. Required with "add_remove",
-        and invalid otherwise.
-    group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
-    group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
-        The expected accuracy is then unavailable.
-    protect : {"image"}, default=None
-        "image" protects single rows even if a features file has groups. None refuses
-        such a file, unless `group_cap` is set.
-    accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
-    ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
-    split : str, default=None
-        Split of a features file to fit.
-    preset : str, default=None
-        Name of a paper's settings, such as "fc23". They replace the defaults of
-        parameters that are None.
-    allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
-    random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
-    unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None means the method's default.
-    center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
-        None means the method's default.
-    normalization : dict, default=None
-        Settings of a private normalization (`dphead.planning.methods.make_method`).
-    steps : a whole number from 1 to 1048576, default=None
-        Number of gradient steps. Default: 1 (trials on training rows, not stored).
-    learning_rate : positive, at most 1e+15, default=None
-        Learning rate. Default: 1.0 (Newton's own).
-    ridge : positive, at most 1e+15, default=None
-        Ridge penalty in units of the mean Gram matrix; None: set from the noise; stein
-        (dp-ls): set by Stein's estimate of the risk of the released sums. Default:
-        `ridge_for`, a rule without data.
-    feature_clip : positive, at most 1e+15, default=None
-        Clip norm of features. Default: 1.0 (the norm of unit rows).
-    intercept : from 0 to 1e+15, default=None
-        Constant appended to each row (0: none). Default: 0.0 (off).
-    initial_bias : from -1e+15 to 1e+15, default=None
-        Score of every class before the first step. Default: 0.0 (off).
-    hessian_share : in (0, 1), default=None
-        Fraction of mu² for the Hessians. Default: 0.2 (trials on training rows, not
-        stored).
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
-    coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`.
-    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Intercepts of the scores.
-    n_features_in_ : int
-        Number of columns of X.
-    head_ : LinearHead
-        The head, with its transform and weights.
-    privacy_ : Privacy
-        The guarantee: private, epsilon, delta, mu, releases, notes.
-    ledger_ : Ledger
-        Ledger with the charge of this fit.
-    expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, computed from released values. None for methods
-        without an estimate.
 
     Examples
     --------
@@ -571,115 +211,13 @@ class _GradientClassifier(DPClassifier):
     balanced: bool | None = None
 
 
+@documented(settable("dp-sgd"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPSGDClassifier(_GradientClassifier):
     """Fit DP-SGD with momentum, on full batches or on Poisson batches.
 
     Poisson batches have a `sampling_prob` below 1. See FC23 (Algorithm 1), TB21 and
     De22.
-
-    Parameters
-    ----------
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
-    classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes.
-    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
-        "add_remove", the number of rows is private.
-    nominal_n : int, default=None
-        Public number used in place of the number of rows. Required with "add_remove",
-        and invalid otherwise.
-    group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
-    group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
-        The expected accuracy is then unavailable.
-    protect : {"image"}, default=None
-        "image" protects single rows even if a features file has groups. None refuses
-        such a file, unless `group_cap` is set.
-    accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
-    ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
-    split : str, default=None
-        Split of a features file to fit.
-    preset : str, default=None
-        Name of a paper's settings, such as "fc23". They replace the defaults of
-        parameters that are None.
-    allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
-    random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
-    unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None means the method's default.
-    center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
-        None means the method's default.
-    normalization : dict, default=None
-        Settings of a private normalization (`dphead.planning.methods.make_method`).
-    steps : a whole number from 1 to 1048576, default=None
-        Number of gradient steps. Default: 30 (trials on training rows, not stored).
-    learning_rate : positive, at most 1e+15, default=None
-        Learning rate. Default: 8.0 (trials on training rows, not stored).
-    momentum : in [0, 1), default=None
-        Momentum; beta1 of Adam. Default: 0.9 (TB21 Table 13).
-    beta2 : in [0, 1), default=None
-        Decay of Adam's squared gradients. Default: 0.999 (Kingma, Ba 2015).
-    loss : one of softmax, sigmoid, squared, default=None
-        Training loss. With squared, probabilities are not calibrated. Default:
-        'softmax' (chosen, not measured).
-    clip_norm : positive, at most 1e+15, default=None
-        Clip norm of gradients. Default: 1.0 (chosen, not measured).
-    sampling_prob : in (0, 1], default=None
-        Sampling rate of Poisson batches; 1: the full batch. Default: 1.0 (chosen, not
-        measured).
-    normalize : bool, default=None
-        Also divide the gradient by the clip norm, as De22 does. Default: False (off).
-    average : one of last, mean, ema, default=None
-        Iterate to return: the last, the mean, or the moving average. Default: 'last'
-        (off).
-    ema_decay : in [0, 1), default=None
-        Decay of the moving average. Default: 0.9999 (De22 appendix C).
-    weight_decay : from 0 to 1e+15, default=None
-        Weight decay, added to the gradient. Default: 0.0 (off).
-    intercept : from 0 to 1e+15, default=None
-        Constant appended to each row (0: none). Default: 0.0 (off).
-    initial_bias : from -1e+15 to 1e+15, default=None
-        Score of every class before the first step. Default: 0.0 (off).
-    balanced : bool, default=None
-        Weight all classes equally: subtract the log of noisy class frequencies from the
-        scores. Default: False (off).
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
-    coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`.
-    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Intercepts of the scores.
-    n_features_in_ : int
-        Number of columns of X.
-    head_ : LinearHead
-        The head, with its transform and weights.
-    privacy_ : Privacy
-        The guarantee: private, epsilon, delta, mu, releases, notes.
-    ledger_ : Ledger
-        Ledger with the charge of this fit.
-    expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, computed from released values. None for methods
-        without an estimate.
 
     Examples
     --------
@@ -698,115 +236,13 @@ class DPSGDClassifier(_GradientClassifier):
     method: ClassVar[str] = "dp-sgd"
 
 
+@documented(settable("dp-adam"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAdamClassifier(_GradientClassifier):
     """Fit DP-Adam, on full batches or on Poisson batches.
 
     Poisson batches have a `sampling_prob` below 1. The method is FC23's Algorithm 1
     with the steps of Adam.
-
-    Parameters
-    ----------
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
-    classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes.
-    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
-        "add_remove", the number of rows is private.
-    nominal_n : int, default=None
-        Public number used in place of the number of rows. Required with "add_remove",
-        and invalid otherwise.
-    group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
-    group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
-        The expected accuracy is then unavailable.
-    protect : {"image"}, default=None
-        "image" protects single rows even if a features file has groups. None refuses
-        such a file, unless `group_cap` is set.
-    accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
-    ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
-    split : str, default=None
-        Split of a features file to fit.
-    preset : str, default=None
-        Name of a paper's settings, such as "fc23". They replace the defaults of
-        parameters that are None.
-    allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
-    random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
-    unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None means the method's default.
-    center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
-        None means the method's default.
-    normalization : dict, default=None
-        Settings of a private normalization (`dphead.planning.methods.make_method`).
-    steps : a whole number from 1 to 1048576, default=None
-        Number of gradient steps. Default: 30 (trials on training rows, not stored).
-    learning_rate : positive, at most 1e+15, default=None
-        Learning rate. Default: 0.1 (trials on training rows, not stored).
-    momentum : in [0, 1), default=None
-        Momentum; beta1 of Adam. Default: 0.9 (TB21 Table 13).
-    beta2 : in [0, 1), default=None
-        Decay of Adam's squared gradients. Default: 0.999 (Kingma, Ba 2015).
-    loss : one of softmax, sigmoid, squared, default=None
-        Training loss. With squared, probabilities are not calibrated. Default:
-        'softmax' (chosen, not measured).
-    clip_norm : positive, at most 1e+15, default=None
-        Clip norm of gradients. Default: 1.0 (chosen, not measured).
-    sampling_prob : in (0, 1], default=None
-        Sampling rate of Poisson batches; 1: the full batch. Default: 1.0 (chosen, not
-        measured).
-    normalize : bool, default=None
-        Also divide the gradient by the clip norm, as De22 does. Default: False (off).
-    average : one of last, mean, ema, default=None
-        Iterate to return: the last, the mean, or the moving average. Default: 'last'
-        (off).
-    ema_decay : in [0, 1), default=None
-        Decay of the moving average. Default: 0.9999 (De22 appendix C).
-    weight_decay : from 0 to 1e+15, default=None
-        Weight decay, added to the gradient. Default: 0.0 (off).
-    intercept : from 0 to 1e+15, default=None
-        Constant appended to each row (0: none). Default: 0.0 (off).
-    initial_bias : from -1e+15 to 1e+15, default=None
-        Score of every class before the first step. Default: 0.0 (off).
-    balanced : bool, default=None
-        Weight all classes equally: subtract the log of noisy class frequencies from the
-        scores. Default: False (off).
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
-    coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`.
-    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Intercepts of the scores.
-    n_features_in_ : int
-        Number of columns of X.
-    head_ : LinearHead
-        The head, with its transform and weights.
-    privacy_ : Privacy
-        The guarantee: private, epsilon, delta, mu, releases, notes.
-    ledger_ : Ledger
-        Ledger with the charge of this fit.
-    expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, computed from released values. None for methods
-        without an estimate.
 
     Examples
     --------
@@ -825,91 +261,12 @@ class DPAdamClassifier(_GradientClassifier):
     method: ClassVar[str] = "dp-adam"
 
 
+@documented(settable("prototypes"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPPrototypeClassifier(DPClassifier):
     """Fit a noisy mean for each class, and predict the class of the nearest mean.
 
     `rule` selects the measure: the angle to a mean, or the squared distance.
-
-    Parameters
-    ----------
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
-    classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes.
-    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
-        "add_remove", the number of rows is private.
-    nominal_n : int, default=None
-        Public number used in place of the number of rows. Required with "add_remove",
-        and invalid otherwise.
-    group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
-    group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
-        The expected accuracy is then unavailable.
-    protect : {"image"}, default=None
-        "image" protects single rows even if a features file has groups. None refuses
-        such a file, unless `group_cap` is set.
-    accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
-    ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
-    split : str, default=None
-        Split of a features file to fit.
-    preset : str, default=None
-        Name of a paper's settings, such as "fc23". They replace the defaults of
-        parameters that are None.
-    allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
-    random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
-    unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None means the method's default.
-    center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
-        None means the method's default.
-    normalization : dict, default=None
-        Settings of a private normalization (`dphead.planning.methods.make_method`).
-    rule : one of cosine, nearest, default=None
-        cosine: score by the angle to a class's mean, seen from the middle of all
-        classes. nearest: score by the squared distance to the mean. Default: 'cosine'
-        (chosen, not measured).
-    intercept : from 0 to 1e+15, default=None
-        Constant appended to each row (0: none). Default: 0.25 (chosen, not measured;
-        its class sums give the counts).
-    feature_clip : positive, at most 1e+15, default=None
-        Clip norm of features. Default: 1.0 (the norm of unit rows).
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
-    coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`.
-    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Intercepts of the scores.
-    n_features_in_ : int
-        Number of columns of X.
-    head_ : LinearHead
-        The head, with its transform and weights.
-    privacy_ : Privacy
-        The guarantee: private, epsilon, delta, mu, releases, notes.
-    ledger_ : Ledger
-        Ledger with the charge of this fit.
-    expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, computed from released values. None for methods
-        without an estimate.
 
     Examples
     --------
@@ -932,6 +289,7 @@ class DPPrototypeClassifier(DPClassifier):
     feature_clip: float | None = None
 
 
+@documented({})
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPHeadClassifier(DPClassifier):
     """Fit any method by name, including methods of installed packages.
@@ -943,74 +301,6 @@ class DPHeadClassifier(DPClassifier):
     settings : dict, default=None
         Settings of the method by name. Other settings have the preset's value, or the
         method's default.
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
-    classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
-        every sum. A features file has its own classes.
-    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
-        "add_remove", the number of rows is private.
-    nominal_n : int, default=None
-        Public number used in place of the number of rows. Required with "add_remove",
-        and invalid otherwise.
-    group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
-    group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
-        The expected accuracy is then unavailable.
-    protect : {"image"}, default=None
-        "image" protects single rows even if a features file has groups. None refuses
-        such a file, unless `group_cap` is set.
-    accountant : str, default="auto"
-        Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
-    ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
-    split : str, default=None
-        Split of a features file to fit.
-    preset : str, default=None
-        Name of a paper's settings, such as "fc23". They replace the defaults of
-        parameters that are None.
-    allow_large_delta : bool, default=False
-        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
-    random_state : int, default=None
-        Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
-    unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None means the method's default.
-    center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
-        None means the method's default.
-    normalization : dict, default=None
-        Settings of a private normalization (`dphead.planning.methods.make_method`).
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
-    coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`.
-    intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
-        Intercepts of the scores.
-    n_features_in_ : int
-        Number of columns of X.
-    head_ : LinearHead
-        The head, with its transform and weights.
-    privacy_ : Privacy
-        The guarantee: private, epsilon, delta, mu, releases, notes.
-    ledger_ : Ledger
-        Ledger with the charge of this fit.
-    expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, computed from released values. None for methods
-        without an estimate.
 
     Examples
     --------

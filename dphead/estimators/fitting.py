@@ -57,9 +57,6 @@ _PLACE = Range("a path or a Ledger", lambda v: v != "")
 # Python types of classes by the kind of their dtype; others are strings
 _KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
 T = TypeVar("T")
-# parameters of estimators of heads; fine-tuning does not protect groups
-GroupCap = Annotated[int | None, Setting("Rows of a group that count.", AT_LEAST_ONE)]
-GroupMean = Annotated[bool, Setting("Whether the means of groups count.")]
 
 
 class PrivacyWarning(UserWarning):
@@ -98,6 +95,36 @@ class PrivateEstimator(BaseEstimator):
     An estimator and all its clones form a family. Each family gets each warning once.
 
     A `Ledger` holds an open file. Clones share it, and pickling drops it.
+
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        Budget of this fit. Infinity means no clipping, no noise and no privacy.
+    delta : float, default=None
+        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
+        without a preset.
+    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
+        Neighboring relation: one row is zeroed out, added or removed, or replaced. With
+        "add_remove", the number of rows is private.
+    nominal_n : int, default=None
+        Public number used in place of the number of rows. Required with "add_remove",
+        and invalid otherwise.
+    ledger : path or Ledger, default=None
+        Ledger to charge. None means the features file's own ledger. For arrays, None
+        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
+        path if clones fit in other processes.
+    allow_large_delta : bool, default=False
+        Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
+    random_state : int, default=None
+        Seed of the noise, for tests. A fit with a seed is not private, and needs a
+        ledger of its own (no `ledger`, or ":memory:").
+
+    Attributes
+    ----------
+    privacy_ : Privacy
+        The guarantee: private, epsilon, delta, mu, releases, notes.
+    ledger_ : Ledger
+        Ledger with the charge of this fit.
     """
 
     __signature__: ClassVar[Any] = _PlainSignature()
@@ -196,34 +223,6 @@ class PrivateEstimator(BaseEstimator):
         """Return the given delta, or else the preset's delta or 1e-5."""
         return presets.delta_of(getattr(self, "preset", None), self.delta)
 
-    def _plan_head(
-        self, solver: Solver[T], data: TrainingData, accountant: str = "auto"
-    ) -> tuple[FitPlan[T], VerifiedSum]:
-        """Return a linear head's plan, and its verified sum."""
-        plan = make_plan(
-            solver,
-            data.facts,
-            epsilon=self.epsilon,
-            delta=self._delta(),
-            relation=self.relation,
-            accountant=accountant,
-            group_cap=self.group_cap,  # type: ignore[attr-defined]
-            group_mean=self.group_mean,  # type: ignore[attr-defined]
-        )
-        return plan, host_sum(plan)
-
-    def _fit_unclassed(
-        self, solver: Solver[T], rows: Any, groups: Any, notice: Callable[[], str]
-    ) -> T:
-        """Fit on rows without classes, with one dummy class, and return the head."""
-        one_class = np.zeros(len(rows), np.int64)
-        given = (self, rows, lambda: one_class, groups, np.array([0]))
-        data = of_arrays(*given, notice=notice)
-        about = About(source=data.source, name=solver.name)
-        result = self._carry_out(data, about, lambda: self._plan_head(solver, data))
-        self.head_: Any = result.trained
-        return result.trained
-
     def _carry_out(
         self,
         data: TrainingData,
@@ -316,8 +315,83 @@ class PrivateEstimator(BaseEstimator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class HeadEstimator(PrivateEstimator):
+    """Fit heads, and hold the parameters of groups, which fine-tuning does not have.
+
+    Parameters
+    ----------
+    group_cap : int, default=None
+        Number of rows that count in each group (patient): the first rows of the group.
+        The fit then protects groups. None protects each row.
+    group_mean : bool, default=False
+        Whether the mean of a group's rows of a class replaces these rows. At most
+        group_cap classes of a group count: the first ones in the order of `classes`.
+        The expected accuracy is then unavailable.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of columns of X.
+    head_ : LinearHead
+        The head, with its transform and weights.
+    """
+
+    group_cap: Annotated[int | None, Setting("Rows of a group.", AT_LEAST_ONE)] = None
+    group_mean: Annotated[bool, Setting("Whether the means of groups count.")] = False
+
+    def _plan_head(
+        self, solver: Solver[T], data: TrainingData, accountant: str = "auto"
+    ) -> tuple[FitPlan[T], VerifiedSum]:
+        """Return a linear head's plan, and its verified sum."""
+        plan = make_plan(
+            solver,
+            data.facts,
+            epsilon=self.epsilon,
+            delta=self._delta(),
+            relation=self.relation,
+            accountant=accountant,
+            group_cap=self.group_cap,
+            group_mean=self.group_mean,
+        )
+        return plan, host_sum(plan)
+
+    def _fit_unclassed(
+        self, solver: Solver[T], rows: Any, groups: Any, notice: Callable[[], str]
+    ) -> T:
+        """Fit on rows without classes, with one dummy class, and return the head."""
+        one_class = np.zeros(len(rows), np.int64)
+        given = (self, rows, lambda: one_class, groups, np.array([0]))
+        data = of_arrays(*given, notice=notice)
+        about = About(source=data.source, name=solver.name)
+        result = self._carry_out(data, about, lambda: self._plan_head(solver, data))
+        self.head_: Any = result.trained
+        return result.trained
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
-    """Hold the parameters that classifiers of features and of images share."""
+    """Hold the parameters that classifiers of features and of images share.
+
+    Parameters
+    ----------
+    classes : sequence of shape (n_classes,), default=None
+        Public classes, required for a guarantee. Rows with another label add zero to
+        every sum. A features file has its own classes.
+    protect : {"image"}, default=None
+        "image" protects single rows even if a features file has groups. None refuses
+        such a file, unless `group_cap` is set.
+    preset : str, default=None
+        Name of a paper's settings, such as "fc23". They replace the defaults of
+        parameters that are None.
+    accountant : str, default="auto"
+        Accountant that calibrates the noise. "auto" means the preset's accountant.
+        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The classes, sorted. For a features file, the classes in the file's order.
+    """
 
     classes: Sequence[Any] | np.ndarray | None = None
     protect: Annotated[

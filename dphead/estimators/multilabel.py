@@ -16,6 +16,7 @@ from dphead.analysis.metrics import classified
 from dphead.data.arrays import declared_dtype, held_labels, read_column
 from dphead.estimators.base import check_classified, share_right
 from dphead.estimators.classifiers import DPHeadClassifier
+from dphead.estimators.docstrings import documented
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -41,6 +42,7 @@ from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.settings import typed
 
 
+@documented({})
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPMultiLabelClassifier(DPHeadClassifier):
     """Fit a private linear head for rows with none, one, several or all classes.
@@ -59,15 +61,9 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     method : {"auto", "dp-sgd", "dp-adam", "dp-fc", "dp-newton"}, default="auto"
         Name of the method. "auto" takes the steps of `DPAutoClassifier` with the
         sigmoid loss, without an expected accuracy.
-    settings : dict, default=None
-        Settings of the method by name. Other settings have the preset's value, or the
-        method's default.
     classes : sequence of shape (n_classes,), default=None
         Public names of the columns of y. None means a data frame's column names, and 0,
         1, ... otherwise. A data frame must have these names in the same order.
-    epsilon, delta, relation, nominal_n, group_cap, protect, accountant, ledger, split,
-    preset, allow_large_delta, random_state, unit_norm, center_share, normalization
-        As in `DPClassifier`.
     group_mean : bool, default=False
         Must be False, because a mean uses rows of one class only.
 
@@ -79,8 +75,6 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         Weights for rows after `head_.transform`.
     intercept_ : ndarray of shape (n_classes,)
         Intercepts of the scores.
-    n_features_in_, head_, privacy_, ledger_
-        As in `DPClassifier`.
 
     Examples
     --------

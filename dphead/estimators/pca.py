@@ -7,7 +7,8 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dphead.estimators.fitting import GroupCap, GroupMean, PrivateEstimator
+from dphead.estimators.docstrings import documented
+from dphead.estimators.fitting import HeadEstimator
 from dphead.estimators.inputs import as_arrays, checked_rows
 from dphead.estimators.labels import unread_rows
 from dphead.solvers.components import PrincipalComponents
@@ -15,8 +16,9 @@ from dphead.solvers.head import float_rows
 from dphead.solvers.settings import check_settings
 
 
+@documented({})
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
+class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
     """Compute principal components of rows, with differential privacy.
 
     The fit releases a noisy mean and a noisy Gram matrix of centered rows. The
@@ -27,10 +29,6 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
     ----------
     n_components : int, default=2
         Number of components, at most n_features.
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means 1e-5.
     row_norm : float, default=None
         Public clip norm of rows and of centered rows. Never compute it from the rows.
         Use None for rows of norm 1, such as the output of `Normalizer`. Centered rows
@@ -38,8 +36,6 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
         mean and spends no further budget.
     mean_share : float, default=0.1
         Fraction of mu**2 spent on the mean. 0 means no centering.
-    relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state
-        As in `DPClassifier`.
 
     Attributes
     ----------
@@ -54,8 +50,6 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
         Explained variances divided by the noisy total variance.
     noise_sd_ : float
         Standard deviation of the noise on a diagonal entry of the covariance matrix.
-    n_features_in_, head_, privacy_, ledger_
-        As in `DPClassifier`.
 
     Examples
     --------
@@ -73,8 +67,6 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator)
     n_components: int = 2
     row_norm: float | None = None
     mean_share: float = 0.1
-    group_cap: GroupCap = None
-    group_mean: GroupMean = False
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Charge the ledger, then compute the components.

@@ -10,7 +10,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from dphead.estimators.fitting import GroupCap, GroupMean, PrivateEstimator
+from dphead.estimators.docstrings import documented
+from dphead.estimators.fitting import HeadEstimator
 from dphead.estimators.inputs import (
     as_arrays,
     checked_rows,
@@ -31,8 +32,9 @@ from dphead.solvers.regression import RidgeRegression
 from dphead.solvers.settings import check_settings, typed
 
 
+@documented({})
 @dataclass(kw_only=True, eq=False, repr=False)
-class DPRegressor(RegressorMixin, PrivateEstimator):
+class DPRegressor(RegressorMixin, HeadEstimator):
     """Fit a ridge regression of a bounded number, with differential privacy.
 
     The fit releases a noisy mean and a noisy Gram matrix of centered rows, with the
@@ -44,10 +46,6 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
     bounds : (float, float), default=None
         Public range of the target, required for a guarantee. A target outside the range
         is clipped to it. Never compute the range from the targets.
-    epsilon : float, default=1.0
-        Budget of this fit. Infinity means no clipping, no noise and no privacy.
-    delta : float, default=None
-        Failure probability, below 1/n_rows. None means 1e-5.
     row_norm : float, default=None
         Public clip norm of rows and of centered rows. A row and its target are clipped
         as one vector. Use None for rows of norm 1, such as the output of `Normalizer`.
@@ -62,8 +60,6 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
     ridge : float, default=None
         Ridge penalty, in units of the mean Gram matrix of unit rows. None sets the
         penalty from the noise.
-    relation, nominal_n, group_cap, group_mean, ledger, allow_large_delta, random_state
-        As in `DPClassifier`.
 
     Attributes
     ----------
@@ -71,9 +67,8 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
         Weights of the features.
     intercept_ : float
         Prediction for a row of zeros.
-    n_features_in_, head_, privacy_, ledger_
-        As in `DPClassifier`. The scores of `head_` are -1 and 1 at the ends of
-        `bounds`.
+    head_ : LinearHead
+        The head. Its scores are -1 and 1 at the ends of `bounds`.
 
     Examples
     --------
@@ -92,8 +87,6 @@ class DPRegressor(RegressorMixin, PrivateEstimator):
     target_weight: float = 1.0
     mean_share: float = 0.1
     ridge: float | None = None
-    group_cap: GroupCap = None
-    group_mean: GroupMean = False
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Charge the ledger, then fit.

@@ -12,6 +12,7 @@ from torch import nn
 
 from dphead.analysis.metrics import probabilities
 from dphead.data.arrays import declared_dtype
+from dphead.estimators.docstrings import documented
 from dphead.estimators.fitting import PrivateClassifier, named_as_given
 from dphead.estimators.inputs import (
     TrainingData,
@@ -36,7 +37,7 @@ from dphead.finetune.sources import source_of_pixels
 from dphead.fit.fit import About, RowSizes
 from dphead.fit.run_folder import public_facts
 from dphead.planning.plan import Target, check_unit
-from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings
+from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings, settings_of
 from dphead.sums.verified import VerifiedSum
 
 if TYPE_CHECKING:
@@ -45,39 +46,44 @@ if TYPE_CHECKING:
 _MEMORY = Setting("Memory for a chunk's gradients in bytes.", AT_LEAST_ONE)
 
 
+@documented(settings_of(Settings))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFinetuneClassifier(PrivateClassifier):
     """Train a network on images with DP-SGD or DP-Adam [De22].
 
     `X` is uint8 (n, h, w) or (n, h, w, channels). Rows with an undeclared label add
-    zero to every sum. For parameters that are not listed here, see `DPClassifier` and
-    `dphead.finetune.settings.Settings`. None uses the preset's value, else the default
-    of `Settings`.
+    zero to every sum. A parameter that is None has the preset's value, or else its
+    default. If one of `noise_multiplier`, `batch_size` and `steps` is None, it follows
+    from epsilon and delta.
 
     Parameters
     ----------
-    model : str or nn.Module, default "wrn-16-4"
-        A name as in `ModelSpec`, or a module of your own. The module is copied; its
+    model : str or nn.Module, default="wrn-16-4"
+        A name as in `ModelSpec`, or a module of your own. The module is copied. Its
         weights are the public start of the training.
-    loss : callable, optional
+    loss : callable, default=None
         Loss of scores (k, n_classes) and labels (k,), such as
         `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`. It is called for each image
-        separately. None uses cross entropy.
-    noise_multiplier, batch_size, steps
-        If one of the three is None, it follows from (epsilon, delta).
-    delta : float, optional
-        None uses the preset's, else 1e-5.
-    mean, std : float or tuple of float, optional
-        Public mean and standard deviation of pixels in [0, 1]. None uses the model's.
-    memory : int, optional
+        separately. None means cross entropy.
+    mean : float or tuple of float, default=None
+        Public mean of pixels in [0, 1]. None means the model's.
+    std : float or tuple of float, default=None
+        Public standard deviation of pixels in [0, 1]. None means the model's.
+    memory : int, default=None
         Memory for a chunk's gradients in bytes, as in `TorchSums`.
-    protect : str, optional
+    device : str, default="cpu"
+        Device: "cpu", "cuda", or "cuda:1" for the second GPU.
+    bf16 : bool, default=False
+        Whether gradients are computed in bfloat16.
+    protect : {"image"}, default=None
         "image" protects single images even if `fit` gets groups.
 
     Attributes
     ----------
-    classes_, network_, privacy_, ledger_
-        Classes, network, `Privacy` and `Ledger`.
+    classes_ : ndarray of shape (n_classes,)
+        The classes, in the order of `classes`.
+    network_ : Network
+        The network.
     weights_ : ndarray of shape (size,)
         Averaged weights of the trained parameters.
     """

@@ -8,7 +8,8 @@ from finetune.core import images
 from sklearn.base import clone
 from torch import nn
 
-from dphead.estimators import DPAutoClassifier, inputs
+from dphead import DPAutoClassifier
+from dphead.estimators import inputs
 from dphead.finetune import estimator, gradients
 from dphead.finetune.estimator import DPFinetuneClassifier
 from dphead.privacy.ledger import Ledger

@@ -1,0 +1,90 @@
+"""Complete the docstrings of estimators, so that each parameter is described once.
+
+A class's own docstring describes what its bases do not. The settings of a method have
+the text of their declarations (`solvers/settings.py`).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from inspect import cleandoc
+from textwrap import fill
+from typing import Any, TypeVar
+
+from dphead.solvers.settings import Declared
+
+_INDENT = "    "
+_WIDTH = 84  # columns: `help` indents by 4
+_HEADING = re.compile(r"^(\w+)\n-+\n", re.M)
+# an item of a section: its name, and its text until the next line without indentation
+_ITEM = re.compile(r"^(\w+) : .*(?:\n .*)*", re.M)
+_TYPES = {"true or false": "bool", "PublicPrior": "ndarray, or path of a .npy file"}
+_T = TypeVar("_T")
+
+
+def documented(
+    settings: Mapping[str, Declared | None],
+) -> Callable[[type[_T]], type[_T]]:
+    """Return a decorator that describes all parameters and attributes of a dataclass.
+
+    Parameters
+    ----------
+    settings : mapping of str to Declared or None
+        The method's settings. Their text replaces a base's text on the same parameter.
+    """
+
+    def complete(kind: type[_T]) -> type[_T]:
+        if kind.__doc__ is None:  # python -OO
+            return kind
+        defaults = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
+        described = {
+            name: _described(declared, defaults[name])
+            for name, declared in settings.items()
+            if declared is not None and name in defaults
+        }
+        summary, own = _sections(kind.__doc__)
+        for name, given in (("Parameters", described), ("Attributes", {})):
+            found: dict[str, str] = {}
+            for base in reversed(kind.__mro__[1:]):
+                _, sections = _sections(base.__doc__ or "")
+                found |= _items(sections.get(name, ""))
+            found |= given
+            if name == "Parameters":
+                found = {key: text for key, text in found.items() if key in defaults}
+            items = _items(own.pop(name, ""))
+            summary += _section(name, "\n".join((items | found | items).values()))
+        for name, text in own.items():
+            summary += _section(name, text)
+        kind.__doc__ = summary
+        return kind
+
+    return complete
+
+
+def _described(declared: Declared, given: Any) -> str:
+    """Return a setting's range, meaning and default, as numpydoc.
+
+    `given` is the default of the estimator's parameter, such as None.
+    """
+    default = declared.setting.source.removeprefix("None: ")
+    if declared.default is not None:
+        default = f"{declared.default_text} ({default})"
+    text = f"{declared.setting.help} Default: {default}."
+    kind = _TYPES.get(declared.must_be, declared.must_be)
+    lines = fill(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return f"{declared.name} : {kind}, default={given!r}\n{lines}"
+
+
+def _sections(doc: str) -> tuple[str, dict[str, str]]:
+    """Return a docstring's text before its first heading, and its sections by name."""
+    summary, *parts = _HEADING.split(cleandoc(doc))
+    return summary.rstrip(), dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _items(section: str) -> dict[str, str]:
+    """Return the items of a section by name, such as the parameters."""
+    return {match[1]: match[0].rstrip() for match in _ITEM.finditer(section)}
+
+
+def _section(name: str, text: str) -> str:
+    return f"\n\n{name}\n{'-' * len(name)}\n{text.rstrip()}"
