@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from benchmarks import claims, papers, verdicts
@@ -103,6 +103,19 @@ TITLES = (
         "scale": "DP-LS's sums against the number of rows",
     }
 )
+DATA = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "half of CIFAR-100",
+    "fashion-mnist": "Fashion-MNIST",
+}
+# what is compared, on which data, and two heads: features and method
+GAINS = (
+    ("192 px instead of 128 px, MobileNetV2", "mobilenetv2-192", "mobilenetv2"),
+    ("192 px instead of 128 px, EfficientNet-Lite2", "lite2-192", "lite2"),
+    ("EfficientNet-Lite2 instead of MobileNetV2, 128 px", "lite2", "mobilenetv2"),
+    ("both instead of EfficientNet-Lite2, 128 px", "both", "lite2"),
+    ("both instead of EfficientNet-Lite2, 192 px", "both-192", "lite2-192"),
+)
 INTRODUCTION = """# The papers' tables
 
 Claimed and measured accuracy in %: mean ± standard deviation over paired noise draws
@@ -135,6 +148,7 @@ the formula gives the printed digits for one of the training set sizes in the pa
 numbers that need an accelerator, the command is below each paper. *Not printed* means
 that the paper lacks settings or digits."""
 Row = dict[str, Any]
+Head = tuple[str, str]  # a file of results/heads/, and a method
 PAGES = tuple(
     Path(name)
     for name in ("README.md", "docs/results.md", "docs/audit.md", "docs/papers.md")
@@ -170,6 +184,53 @@ def auto_table(titles: dict[str, str], epsilons: Sequence[float]) -> str:
         if rows:
             lines.append([title, *map(_cell, values)])
     return table(["features", *verdicts.columns(epsilons)], lines)
+
+
+def differences(pairs: Sequence[tuple[str, Head, Head]]) -> str:
+    """Mean accuracy of one head minus that of another, in points at each epsilon."""
+    found = [(title, _means(*one), _means(*other)) for title, one, other in pairs]
+    epsilons = sorted({e for _, one, other in found for e in one.keys() & other.keys()})
+    lines = [
+        [title, *(_difference(one.get(e), other.get(e)) for e in epsilons)]
+        for title, one, other in found
+    ]
+    return table(["difference", *verdicts.columns(epsilons)], lines)
+
+
+def _difference(one: float | None, other: float | None) -> str:
+    return "—" if one is None or other is None else f"{round(one - other, 1) + 0:+.1f}"
+
+
+def gains() -> str:
+    """What larger images and other backbones add to the accuracy of `auto`."""
+    return differences(
+        [
+            (f"{data}: {what}", (f"{name}-{one}", "auto"), (f"{name}-{two}", "auto"))
+            for name, data in DATA.items()
+            for what, one, two in GAINS
+        ]
+    )
+
+
+def compared_with_fc() -> str:
+    """DP-SGD and DP-Adam minus DP-FC, on all features that have both."""
+    return differences(
+        [
+            (f"{title.partition(' (')[0]}: {method}", (name, method), (name, "dp-fc"))
+            for name, title in BACKBONES.items()
+            for method in ("dp-sgd", "dp-adam")
+            if _means(name, method) and _means(name, "dp-fc")
+        ]
+    )
+
+
+def _means(features: str, method: str) -> dict[float, float]:
+    """Mean accuracy in % of a method at each epsilon."""
+    cells: dict[float, list[float]] = defaultdict(list)
+    for row in read(RESULTS / "heads" / f"{features}.jsonl"):
+        if row["method"] == method:
+            cells[row["epsilon"]].append(100 * row["accuracy"])
+    return {epsilon: mean(values) for epsilon, values in cells.items()}
 
 
 def cost_table(rows: list[Row]) -> str:
@@ -210,6 +271,8 @@ def render() -> dict[str, str]:
     tables["scatternet"] = f"{scatternet}\n\n{SCATTERNET}"
     backbones = auto_table(BACKBONES, (0.5, 1.0, 2.0, 8.0, float("inf")))
     tables["backbones"] = f"{backbones}\n\n{BACKBONE_NOTE}"
+    tables["gains"] = gains()
+    tables["compared-with-fc"] = compared_with_fc()
     costs = read(RESULTS / "cost.jsonl")
     newest = {(r["dataset"], r["method"], r["epsilon"]): r["commit"] for r in costs}
     costs = [
@@ -243,7 +306,7 @@ def write(
     rows = stored()
     parts = [f"## Summary of verdicts\n\n{verdicts.summary(rows)}\n\n{SUMMARY}\n"]
     for name, text in tables.items():
-        if name in ("five", "verdicts"):  # of other pages alone
+        if name in ("five", "verdicts", "gains", "compared-with-fc"):  # of other pages
             continue
         parts.append(f"## {TITLES.get(name, name)}\n\n{text}\n")
     parts.append(INTRODUCTION)
