@@ -1,6 +1,6 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo tour pictures docs notebooks smoke test coverage lint bench gpu tables \
+.PHONY: install demo tour docs notebooks smoke test coverage lint bench gpu tables \
 	mutants lowest lowest-torch
 
 .venv/.ready: pyproject.toml setup.py $(wildcard dphead/sums/kernels/*.[ch])
@@ -15,9 +15,6 @@ demo: install
 
 tour: install
 	$(PY) -m benchmarks tour
-
-pictures: install
-	$(PY) -m benchmarks pictures
 
 docs: install
 	$(PY) -m pip install --quiet --editable '.[docs]'

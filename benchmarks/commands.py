@@ -229,16 +229,8 @@ def demo() -> None:
 
 
 @main.command()
-def pictures() -> None:
-    """What every command prints, and the privacy card, as pictures for docs/."""
-    from benchmarks import pictures as module
-
-    show(module.write())
-
-
-@main.command()
 def tour() -> None:
-    """Run the five commands of docs/tour.md, and write what they print."""
+    """Run the commands of docs/tour.md, write what they print, and draw the card."""
     from benchmarks import tour as module
 
-    module.write()
+    show(module.write())

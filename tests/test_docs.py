@@ -38,7 +38,8 @@ def test_every_link_leads_to_a_file(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_in_a_page_has_options_that_exist(page):
-    for line in commands(page.read_text()):
+    text = page.read_text()
+    for line in [*commands(text), *commands(text, "$ ")]:
         command: click.Command = cli
         words = shlex.split(line)[1:]
         while isinstance(command, click.Group):
