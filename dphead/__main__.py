@@ -149,7 +149,8 @@ def _tolerant_streams() -> Output:
         files.append(Output(number, "w", closefd=False))
         encoding = "utf-8" if old is None else old.encoding
         if codecs.lookup(encoding).name == "ascii":
-            encoding = "utf-8"  # else click writes UTF-8, past this stream
+            # otherwise click writes UTF-8 to the stream below this one
+            encoding = "utf-8"
         stream = Screen(
             io.BufferedWriter(files[-1]),
             encoding,

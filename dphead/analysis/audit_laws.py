@@ -149,7 +149,8 @@ class _NoiseRecord:
         # (worlds, bytes, values of a byte)
         self._bytes = np.zeros((2, max(0, -(-bits // _BYTE)), 2**_BYTE), int)
         self._bits = bits
-        # a draw of each world, and the step of the other draws from it, in units
+        # one draw of each world, and the largest step that divides all distances from
+        # it
         self._first: dict[bool, np.ndarray] = {}
         self._steps = [0, 0]
         self.kept: list[np.ndarray] = []
@@ -242,11 +243,11 @@ class _NoiseRecord:
         A sum modulo this number would be released without noise. Correct distances are
         multiples of m with probability 1/m each.
         """
-        # without its factors of 2, which are low bits
+        # without factors of 2, which the test of low bits finds
         step = max(each // max(1, each & -each) for each in self._steps)
         if self._bits > 0 and step > 0:
             fewest = min(Counter(self._insides).values()) - 1
-            # of all numbers that are no smaller, in two worlds
+            # chance of such a step or a larger one, in two worlds
             chance = 2 * float(zeta(fewest * self.entries, step))
             p = min(1.0, chance) if step > 1 else 1.0
             shown = f"draws of a world are multiples of {step} units apart"
@@ -386,9 +387,9 @@ class Evidence:
         self.slots = slots
         self.noise: dict[Any, _NoiseRecord] = {}
         self.samples: dict[Any, _SampleRecord] = {}
-        self._order: list[Any] = []  # kinds of this fit's releases
+        self._order: list[Any] = []  # kinds of this fit's releases, in their order
         self._numbers: Counter[Any] = Counter()
-        self._uses = np.zeros(slots, int)  # of each slot in this epoch
+        self._uses = np.zeros(slots, int)  # how often this epoch used each slot
         self._misplaced = 0
 
     def begin(self) -> None:

@@ -19,7 +19,8 @@ from dphead.analysis.audit_bounds import (
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent, check, require
 
-_LEAST_VARIANCE = 1e-9  # in a data set, as a part of the variance over both; chosen
+# smallest variance in a data set, as a fraction of the variance over both; chosen
+_LEAST_VARIANCE = 1e-9
 
 
 def audit_mechanism(
@@ -105,7 +106,7 @@ def audit_mechanism(
         check(delta)
         event = GaussianEvent(1 / mu_from_epsilon(epsilon, delta))
         claim = Claim(epsilon, delta, "zero_out", (event,))
-    # in turns, so that a slow change of the machine is the same for both
+    # alternate, so that a slow change of the machine affects both alike
     runs = [[_numbers(function(data)) for data in neighbors] for _ in range(fits)]
     if len({run.shape for pair in runs for run in pair}) > 1:
         raise ValueError(

@@ -30,7 +30,7 @@ _PUBLIC_MEANS = (
     (0.0, 0.0, 0.0),
     (0.48145466, 0.4578275, 0.40821073),
 )
-# of networks of gray images
+# means of networks for gray images
 _PUBLIC_MEANS += tuple((fmean(mean),) for mean in _PUBLIC_MEANS)
 _RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json", "run.toml"}
 _RUN_FILES |= {
@@ -294,7 +294,7 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
 
 
 def notes(run: FinishedRun) -> list[str]:
-    """Return notes for the reader: later fits, and facts that could not be checked."""
+    """Return notes for the reader: later fits, and what could not be checked."""
     ledger, found = run.report["ledger"], []
     if run.fits is None:
         found.append(

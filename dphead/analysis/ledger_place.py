@@ -7,7 +7,7 @@ from pathlib import Path
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY, LedgerError
 
-HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, also if XDG_DATA_HOME sets it
+HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, even if XDG_DATA_HOME sets it
 
 
 def ledger_home() -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dphead.privacy.loss import loss_named
 
-_BINS = 15  # of the calibration error, as Guo et al. 2017
+_BINS = 15  # bins of the calibration error, as in Guo et al. 2017
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
@@ -65,7 +65,7 @@ def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
         Fraction of rows, from 0 to 1.
     """
     own = scores[np.arange(len(labels)), labels]
-    at_least = (scores >= own[:, None]).sum(axis=1)  # includes the label's own
+    at_least = (scores >= own[:, None]).sum(axis=1)  # counts the label's own score too
     return float(((at_least <= k) & classified(scores)).mean())
 
 
@@ -207,7 +207,7 @@ def evaluate_scores(
     predicted = predicted_classes(scores)
     value, error = accuracy(labels, predicted)
     each, rows = per_class_accuracy(labels, predicted, n_classes)
-    worst = int(np.nanargmin(each))  # the first of ties
+    worst = int(np.nanargmin(each))  # the first class of a tie
     return {
         "n": len(labels),
         "n_without_class": int((predicted < 0).sum()),

@@ -99,7 +99,7 @@ def profile_epsilon(
     check(delta, relation)
     accountant, orders, _ = PROFILES[name]
     if accountant == "pld" and total_mu(events) is not None:
-        accountant = "exact"  # the grid is an approximation and takes 1 s to load
+        accountant = "exact"  # the grid is an approximation, and its import takes 1 s
     try:
         if orders is None:
             found = epsilon_by(accountant, events, delta, relation)

@@ -1,4 +1,4 @@
-"""Name the unit of privacy, from public facts of the source.
+"""Name the unit of privacy, from public values of the source.
 
 A row is called an image if dphead extracted it from an image.
 """
@@ -9,7 +9,7 @@ from typing import Any
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
-_TELLING = 0.4  # widest interval that tells an accuracy; chosen
+_TELLING = 0.4  # widest interval that is still informative; chosen
 NETWORK = "finetune "  # prefix of the method name of a trained network
 
 
@@ -67,7 +67,7 @@ def name_new(report: dict[str, Any]) -> str:
 
 
 def is_vague(expected: dict[str, Any]) -> bool:
-    """Return whether an expected accuracy is too uncertain to tell anything."""
+    """Return whether an expected accuracy is too uncertain to be informative."""
     return expected["high"] - expected["low"] > _TELLING
 
 

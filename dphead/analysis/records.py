@@ -141,7 +141,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
             f"{file} is not a report of schema {SCHEMA}, got schema "
             f"{report.get('schema')!r}. Pass a run folder of this version of dphead."
         )
-    # not within `data`, where a class may be named "inf"
+    # leave `data` as it is, because a class may be named "inf"
     report |= {part: _restored(report.get(part)) for part in ("guarantee", "ledger")}
     _check_fields(report, file)
     plan = plan_of(report, file)
@@ -374,7 +374,7 @@ def _ledger_fits(
                 "use the path in the report."
             )
         return None
-    # a server's URL is of all its data sets, and is not for messages
+    # do not show a server's URL: it belongs to all data sets of the server
     on_server = is_on_server(given)
     book = Ledger(
         path, report["data"].get("dataset_id") if on_server else None, read_only=True

@@ -113,7 +113,7 @@ def write_sealed(
 def read_sealed(
     folder: Path, name: str
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the tensors and facts of `write_sealed`.
+    """Return the tensors and the JSON values of `write_sealed`.
 
     Raises
     ------

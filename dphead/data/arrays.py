@@ -50,7 +50,7 @@ class ArrayRows:
     groups : ndarray of int, shape (n_rows,), optional
         Ids from `group_ids`; -1 for a row without a group.
     group_cap : int, optional
-        Largest number of rows that count in each group. The first rows count.
+        Largest number of rows used in each group. The first rows are used.
     group_mean : bool, default False
         Whether to use the mean of each group's rows of a class instead of the group's
         first rows. At most `group_cap` means count per group (`group_means`).
@@ -111,7 +111,7 @@ class ArrayRows:
                 yield padded(chosen, self._x[chosen], self._y[chosen], size)
             return
         large = self._together * size
-        # every core gets as many large blocks as another one; small blocks follow
+        # every core gets the same number of large blocks; small blocks follow
         round_of_cores = large * (os.cpu_count() or 1)
         end = self.n_rows // round_of_cores * round_of_cores
         for first, last, rows in ((0, end, large), (end, self.n_rows, size)):

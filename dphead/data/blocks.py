@@ -32,7 +32,7 @@ def rows_of_block(wanted: int, n_rows: int, sampled: bool) -> int:
 
     Blocks of a sample have one size for all n_rows. Therefore no shape, and no message
     about memory, depends on the size of a sample. The shape of a full batch reveals a
-    small n to within 128 rows, also if n is private. So does the number of blocks.
+    small n to within 128 rows, even if n is private. So does the number of blocks.
     Shape and number are visible to this process only (AUDIT.md, "Not protected").
     """
     most = min(wanted, _SAMPLE_ROWS) if sampled else min(wanted, n_rows)
@@ -44,7 +44,7 @@ def padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block:
     missing = rows - len(index)
     if missing:
         index = np.concatenate([index, np.full(missing, -1)])
-        # the system gives no memory to zeros that nobody reads
+        # zeros that nobody reads take no memory
         x, given = np.zeros((rows, x.shape[1]), np.float32), x
         x[: len(given)] = given
         y = np.concatenate([y, np.full((missing, *y.shape[1:]), -1, y.dtype)])

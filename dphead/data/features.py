@@ -64,7 +64,7 @@ class FeaturesRows:
     memory : int, default 2 GiB
         Bytes that the loaded features may take. Larger features are streamed.
     group_cap : int, optional
-        Largest number of rows that count in each of the file's groups. The first rows
+        Largest number of rows used in each of the file's groups. The first rows
         count.
     group_mean : bool, default False
         Whether means of groups count instead of rows, as in `ArrayRows`.
@@ -111,7 +111,7 @@ class FeaturesRows:
         self.within = within_group_cap(groups, group_cap, self._y.shape[:1])
         cap = groups, group_cap, group_mean
         self._y, self._means = capped(self._y, self.within, *cap)
-        self._whole = self  # a part's means are of rows of the whole split
+        self._whole = self  # means are over rows of the whole split, also for a part
         self.group_cap = group_cap
         self._loaded = None
         self._load(memory)
@@ -153,7 +153,7 @@ class FeaturesRows:
         return x
 
     def measured_labels(self) -> np.ndarray:
-        """Return class positions (n_rows,) for metrics, also for masked rows."""
+        """Return class positions (n_rows,) for metrics, even for masked rows."""
         return held_labels(self._file.labels[self._slots])
 
     def labels(self) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Export a run folder for other software, with the statement of its guarantee.
 
-The export reads only the head or network, public facts and the report. It writes only
+The export reads only the head or network, public values and the report. It writes only
 contents of the run folder and the backbone's public weights.
 """
 

@@ -38,7 +38,7 @@ def _network(trained: Trained) -> tuple[NormalizedNetwork, dict[str, Any]]:
     if state.center is not None:
         mean = state.center.reshape(spec.shape)
     if state.scale is not None:
-        with np.errstate(divide="ignore"):  # a scale of zero
+        with np.errstate(divide="ignore"):  # a scale of zero gives infinity
             std = 1 / state.scale.reshape(spec.shape)
     network = NormalizedNetwork(
         own.model, spec.shape, torch.tensor(mean), torch.tensor(std)
@@ -111,7 +111,8 @@ def _write_timm(trained: Trained, folder: Path) -> Written:
     transform |= {k: getattr(network, k).flatten().tolist() for k in ("mean", "std")}
     built: Any = model.pretrained_cfg
     arguments: dict[str, Any] = {"in_chans": network.shape[0]}
-    if built.get("fixed_input_size"):  # else timm builds the size of the images
+    # otherwise timm builds the network for the size of the images
+    if built.get("fixed_input_size"):
         arguments["img_size"] = list(built["input_size"][1:])
     made = {
         "architecture": name,

@@ -20,7 +20,7 @@ from dphead.solvers.head import LinearHead
 
 _HERE = Path(__file__).parent
 _TRIED = 64  # number of random rows; chosen
-_LARGEST_SCORE = 700.0  # beyond, all of scikit-learn's sigmoids can be zero
+_LARGEST_SCORE = 700.0  # above this score, all of scikit-learn's sigmoids can be zero
 
 
 def _write_torch(trained: Trained, folder: Path) -> Written:

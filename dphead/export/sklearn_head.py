@@ -19,7 +19,8 @@ from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScale
 # Normalizer treats norms below 2e-15 as zero. This factor moves float32's smallest
 # number to 2**51 and its largest to 2**328; float64 holds the square of both.
 _ENLARGED = 2.0**200
-LINKS = ("softmax", "sigmoid")  # of dphead's losses; a test holds them equal
+# links of dphead's losses; a test compares the two lists
+LINKS = ("softmax", "sigmoid")
 
 
 def load_head(folder: str | Path) -> Pipeline:

@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-LINKS = ("softmax", "sigmoid")  # of dphead's losses; a test holds them equal
+# links of dphead's losses; a test compares the two lists
+LINKS = ("softmax", "sigmoid")
 
 
 class Head(nn.Linear):

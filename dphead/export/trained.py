@@ -1,4 +1,4 @@
-"""Hold the contents of an export: a head, public facts, the guarantee.
+"""Hold the contents of an export: a head, public values, the guarantee.
 
 All numbers come from the run folder.
 """
@@ -179,7 +179,7 @@ def _narrow(value: np.ndarray) -> np.ndarray:
 
 
 def described(trained: Trained, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return the head.json of an export: all facts except the tensors."""
+    """Return the head.json of an export: everything except the tensors."""
     return {
         "format": _FORMAT,
         "class_names": trained.facts["class_names"],

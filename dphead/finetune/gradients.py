@@ -261,7 +261,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         first, _, _, again = (
             gradients.parts(x[None], y) for x in (views[0], *views[1:], views[0])
         )
-    except RuntimeError as error:  # a kept tensor cannot leave vmap
+    except RuntimeError as error:  # a module that keeps a tensor raises here
         reason = str(error).split("\n")[0].rstrip(".")
         raise ValueError(
             "The module and the loss must not keep state between images, and must "

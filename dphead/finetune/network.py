@@ -38,7 +38,7 @@ from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 
-# Images per pass of a chunk; more were no faster on a CPU (figures not stored).
+# Images per pass. More images were no faster on a CPU (times not stored).
 _CPU_IMAGES = 256
 _GPU_IMAGES = 4096  # chosen, not measured
 _CPU_MEMORY = 2 << 30  # bytes of a chunk on a CPU; chosen
@@ -66,9 +66,9 @@ class StepParams(Params):
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """Describe a network and its inputs with public facts.
+    """Describe a network and its inputs by public values.
 
-    A row's statistic depends on these facts, the row, the weights and the step only.
+    A row's statistic depends only on these values, the row, the weights and the step.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ class Network:
             for i in range(0, len(x), batch):
                 rows = np.ascontiguousarray(x[i : i + batch], np.float32)
                 inputs = spec.inputs(rows, 0, self.device)[:, 0]
-                # a layer that updates its buffers would keep test rows in the network
+                # otherwise a layer could store test rows in the network's buffers
                 own = fresh_buffers(self.model)
                 found = functional_call(self.model, own, (inputs,))
                 out[i : i + batch] = found.float().cpu().numpy()

@@ -106,7 +106,8 @@ def finetune(
     """
     start = time.perf_counter()
     tell = begin or (lambda _: None)
-    build_network(replace(options.settings, weights=None), 2)  # refuses a model at once
+    # raises for an unsuitable model before any image is read
+    build_network(replace(options.settings, weights=None), 2)
     hosts = index = None
     with ExitStack() as opened:
         if options.processes is not None:

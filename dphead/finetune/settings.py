@@ -311,7 +311,7 @@ class Settings(Step, ModelSpec):
         found, batch = self, self.batch_size
         if self.epochs is not None and batch is not None:
             steps = max(1, round(self.epochs * n_rows / batch))
-            if self.sampling == "allocation":  # whole epochs
+            if self.sampling == "allocation":  # allocation needs whole epochs
                 steps = max(1, round(self.epochs)) * self.epoch_steps(n_rows)
             found = replace(found, steps=steps, epochs=None)
         if self.base_learning_rate is not None and batch is not None:

@@ -132,7 +132,7 @@ def _load_maps(
         if is_test:
             measured = Opened(rows.features(), rows.measured_labels(), rows.valid)
         else:
-            # in memory, of any size: the file is closed before the first step
+            # load all rows, because the file is closed before the first step
             own = rows.part(start, stop, 4 * rows.n_rows * rows.n_features)
         return Data(
             rows=rows if hosts is not None else own,
@@ -215,7 +215,7 @@ def source_of_pixels(
     pixels: dict[str, Any],
     grouped: bool,
 ) -> SourceFacts:
-    """Return the public facts of images with shape (channels, h, w).
+    """Describe images of shape (channels, h, w) by public values.
 
     `scale` is the pair (mean, std) for the pixels. `declared` states how the classes
     were declared. `pixels` is the declared range of pixel values.
@@ -288,7 +288,8 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
             named = recognized(known) if claims else named
             people.check(named, data.groups)
             if options.dry_run and (claims or new_set):
-                named = named or uuid.uuid4().hex  # the run will have another new one
+                # the run itself will get a different new id
+                named = named or uuid.uuid4().hex
             elif not options.dry_run:
                 if claims and index is not None:
                     named, _ = index.claim(data.digests)

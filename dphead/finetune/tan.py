@@ -207,7 +207,7 @@ def decide(predictions: dict[int, Prediction]) -> tuple[int, str]:
     best, *others = sorted(predictions, key=lambda t: -predictions[t].accuracy)
     if not others:
         return best, "no other number of steps was simulated"
-    # the rival whose interval reaches highest
+    # the number of steps with the highest upper bound among the others
     rival = max(others, key=lambda t: predictions[t].high)
     between = " and ".join(
         f"{in_percent(predictions[t])} at T = {t}" for t in (best, rival)

@@ -117,6 +117,6 @@ def _seconds(release: PlannedRelease, facts: ProblemInfo) -> float:
 
 
 def _rate(statistic: Statistic) -> float:
-    """Return the entries times rows that a core adds per second for a statistic."""
+    """Return one core's rate for a statistic, in entries × rows per second."""
     numpy_rate = _NUMPY_MATRICES if statistic.kind == "gram" else _NUMPY_GRADIENT
     return _KERNELS.get(kernel_of(statistic), numpy_rate)

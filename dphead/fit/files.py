@@ -32,7 +32,7 @@ from dphead.fit.known_weights import known_weights
 from dphead.fit.ledgers import counted_in, declared_people
 from dphead.solvers.head import LinearHead
 
-# what an `extraction` records of how rows were made
+# keys of an `extraction` that say how rows were made
 _MADE_BY = (
     "backbone",
     "backbone_kwargs",
@@ -107,7 +107,7 @@ def file_facts(file: FeaturesFile) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """Hold the public facts of a run's source.
+    """Describe a run's source by public values.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class SourceFacts:
 
 
 def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
-    """Return the public facts of a features file, with its public classes.
+    """Describe a features file by public values, with its public classes.
 
     Its data set is the one whose ledger counts it. Raises LedgerError as
     `declared_people`.
@@ -159,7 +159,7 @@ def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
 
 
 def source_of_arrays(n_features: int, classes: list[str]) -> SourceFacts:
-    """Return the public facts of arrays, which do not say how rows were made."""
+    """Describe an array source of unknown extraction."""
     unknown = Header(n_rows=1, n_features=1)
     made = {key: getattr(unknown, key) for key in _MADE_BY} | {"views": 1}
     return SourceFacts(n_features, classes, None, "", _DECLARED_IN_FIT, made, False)
@@ -435,7 +435,7 @@ def extract_like(
     from dphead_extract.sources.opening import tell_doubts, tell_left_out
 
     if source.is_file() and source.suffix.lower() in SUFFIXES:
-        folder = output.with_name("image")  # a folder of this image only
+        folder = output.with_name("image")  # a folder with this image only
         folder.mkdir()
         copyfile(source, folder / source.name)
         source = folder

@@ -385,7 +385,7 @@ def charge_ledger(
 
 
 def _check_own(ledger: Ledger, seed: int | None) -> None:
-    """Raise LedgerError if a fit without a guarantee would spoil the total of others.
+    """Raise LedgerError if a fit would make the total of other fits infinite.
 
     Its epsilon is infinite, and no charge can be undone.
     """

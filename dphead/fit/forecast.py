@@ -98,7 +98,7 @@ class Question:
     relation : str
         The neighboring relation.
     group_cap : int or None
-        Largest number of rows that count per protected group (patient). None protects
+        Largest number of rows used per protected group (patient). None protects
         each row.
     method, preset : str and str or None
         The method and its preset.

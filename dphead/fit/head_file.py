@@ -1,4 +1,4 @@
-"""Save and load heads: tensors and facts protected by digests."""
+"""Save and load heads: tensors and JSON values protected by digests."""
 
 from pathlib import Path
 from typing import Any

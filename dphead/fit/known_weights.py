@@ -1,4 +1,4 @@
-"""Remember where local weights lie, on this machine only.
+"""Record where local weights are stored, on this machine only.
 
 Features files and heads record a digest of the weights, never a path: a path is
 private.
@@ -14,15 +14,15 @@ from dphead.privacy.ledger import LedgerError
 
 
 def note_weights(sha256: str, path: Path) -> None:
-    """Remember the file or folder of the weights with this digest."""
+    """Record the file or folder of the weights with this digest."""
     place = _place(sha256)
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(place, str(path.absolute()).encode("utf-8", "surrogateescape"))
 
 
 def known_weights(sha256: str) -> Path | None:
-    """Return the place of these weights, or None if it is unknown or gone."""
-    with suppress(OSError, LedgerError):  # LedgerError: there is no home
+    """Return the path of these weights, or None if it is unknown or missing."""
+    with suppress(OSError, LedgerError):  # LedgerError: no home folder is set
         text = _place(sha256).read_bytes().decode("utf-8", "surrogateescape")
         return path if (path := Path(text)).exists() else None
     return None

@@ -247,7 +247,7 @@ def _left_in_groups(controllers: str, name: str) -> Iterator[int]:
     limit, used, freed = _GROUP_FILES[controllers]
     group = top / name.lstrip("/")
     for folder in (group, *group.parents):
-        with suppress(OSError, KeyError, ValueError):  # no limit is no number
+        with suppress(OSError, KeyError, ValueError):  # "max" means no limit
             most = int((folder / limit).read_text())
             taken = int((folder / used).read_text())
             yield most - taken + _numbers(folder / "memory.stat")[freed]
@@ -256,6 +256,6 @@ def _left_in_groups(controllers: str, name: str) -> Iterator[int]:
 
 
 def _numbers(path: str | Path) -> dict[str, int]:
-    """Return the numbers of a file with lines of a name, a number and a unit."""
+    """Return the numbers by name in a file of lines `NAME NUMBER [UNIT]`."""
     lines = (line.split() for line in Path(path).read_text().splitlines())
     return {line[0]: int(line[1]) for line in lines}

@@ -126,7 +126,7 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
         hosts = Hosts(jax.process_index(), jax.process_count())
         _connect(hosts)
         yield hosts
-        hosts.wait()  # process 0 measures and writes now
+        hosts.wait()  # wait until process 0 has measured and written the results
     except Exception as error:
         wrong = isinstance(error, ValueError | OSError)
         lost = isinstance(error, LostProcess)
@@ -145,7 +145,7 @@ def _connect(hosts: Hosts) -> None:
 
 
 def agree(hosts: Hosts, facts: Mapping[str, str | list[str]]) -> None:
-    """Check that all processes were given the same, before anything is charged.
+    """Compare the inputs of all processes before the charge.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def agree(hosts: Hosts, facts: Mapping[str, str | list[str]]) -> None:
     first, *others = map(json.loads, hosts.texts(json.dumps(facts)))
     for i, other in enumerate(others, 1):
         for name in {**first, **other}:
-            # the texts of another version may have other names
+            # a different version may send different names
             ours, theirs = first.get(name), other.get(name)
             if isinstance(ours, list) and isinstance(theirs, list):
                 ours, theirs = (given[i : i + 1] for given in (ours, theirs))

@@ -112,7 +112,7 @@ def fit_files(
             return {"report": None, "test": None, "seconds": None, "head": head}
         test = _open_test(options, about, file)
         n_test = 0 if test is None else len(test[0])
-        # a resume needs the values of each release
+        # disk space for the stored values, which a resume needs
         width = plan.facts.n_features + 1
         stored = [int(np.prod(r.statistic.shape(width))) for r in plan.releases]
         check_folder(options.out, stored)

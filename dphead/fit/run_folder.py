@@ -96,7 +96,8 @@ def beside_others(
     dataset_id = about.source.dataset_id
     own = ledger_name(ledger, dataset_id)
     if interrupted(out) is None:
-        check_alone(dataset_id, own, None)  # makes no file; `charging` checks again
+        # an early check that creates no file; `charging` repeats it
+        check_alone(dataset_id, own, None)
     found = charged_elsewhere(dataset_id, own)
     if found and tuning == "none":
         raise ValueError(
@@ -167,7 +168,7 @@ def locked(out: Path) -> Iterator[None]:
     if made:
         # sync the folder: if a crash lost it, the same command would charge again
         sync(out.parent)
-    # a holder that has just ended may have removed the first file
+    # try twice: a process that just ended may have removed the first file
     lock = lock_file(out / "lock") or lock_file(out / "lock")
     if lock is None:
         raise ValueError(
@@ -181,7 +182,8 @@ def locked(out: Path) -> Iterator[None]:
         (out / "lock").unlink(missing_ok=True)
         lock.close()
         if made:
-            with suppress(OSError):  # not empty, or another process uses it
+            # the folder is not empty, or another process uses it
+            with suppress(OSError):
                 out.rmdir()
 
 
@@ -351,7 +353,7 @@ def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> Non
 
 
 def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
-    """Raise LedgerError unless a fit missing from the ledger was never charged.
+    """Raise LedgerError if a fit that the ledger lacks may have been charged.
 
     A fit was never charged if its folder names this ledger and holds no released
     values.

@@ -28,7 +28,7 @@ class TeamImages(ImageIndex):
     """
 
     def __init__(self, url: str) -> None:
-        super().__init__(Path(server.NAME))  # no folder: a name for messages
+        super().__init__(Path(server.NAME))  # not a folder, but a name for messages
         self._url = url
         self._table: Table = IMAGES
 
@@ -61,7 +61,7 @@ class TeamImages(ImageIndex):
             with server.session(self._url) as connection:
                 connection.execute(*new)
         except IntegrityError:
-            pass  # another process made it meanwhile
+            pass  # another process created it in the meantime
         return self._read_key()
 
     @contextmanager

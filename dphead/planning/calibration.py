@@ -42,7 +42,7 @@ TOLERANCE, PLD_TOLERANCE, COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
 _COARSER = 10  # width of the coarser grid's cells relative to the finer grid
 
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
-# those that apply to Poisson batches
+# accountants of Poisson batches
 OF_SAMPLES = tuple(name for name in ACCOUNTANTS if name not in ("exact", "zcdp"))
 
 

@@ -43,7 +43,7 @@ NORMALIZATION = Setting(
     "square_clip, noise_multiplier and threshold.",
     source=OFF,
 )
-_BASE_BATCH = 512  # rows; TB21 Table 13
+_BASE_BATCH = 512  # rows of a batch; TB21 Table 13
 
 
 @dataclass(frozen=True)

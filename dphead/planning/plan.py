@@ -63,7 +63,7 @@ class Target:
             object.__setattr__(self, name, value)  # the class is frozen
 
     def budgeted(self, facts: ProblemInfo) -> ProblemInfo:
-        """Return a copy of the facts with this target's μ, group cap and group mean."""
+        """Return a copy of the sizes with this target's μ, group cap and group mean."""
         moved = 2 if self.relation == "replace_one" else 1
         cap = self.group_cap or 1
         mu = mu_from_epsilon(self.epsilon, self.delta) / (moved * cap)
@@ -340,7 +340,7 @@ def check_unit(
     confirm, instead : str
         Text to type in order to confirm, and in order to protect groups.
     group_cap : int, optional
-        Largest number of rows that count in each group, if groups are protected.
+        Largest number of rows used in each group, if groups are protected.
     thing : str, default "image"
         Name of a row in messages.
 

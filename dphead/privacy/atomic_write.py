@@ -22,7 +22,7 @@ class ForeignFile(OSError):
 
 
 def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Open a file for writing, and no other file through its name.
+    """Open a file for writing, but never a different file through a link.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def write_text(path: Path, text: str, *, typed: bool = False) -> None:
 
     File names in the text that are not UTF-8 keep their bytes.
     """
-    # A path that is not UTF-8 may be part of a report.
+    # A report may contain a path that is not UTF-8.
     data = text.encode("utf-8", errors="surrogateescape")
     write_atomically(path, lambda file: file.write(data), typed=typed)
 
@@ -202,7 +202,7 @@ def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
             "Free some space or choose another folder, then run the same command "
             "again."
         ) from error
-    # Also after Ctrl-C: no part of a private file stays behind.
+    # Even after Ctrl-C, no part of a private file may remain.
     except BaseException:
         remove()
         raise
@@ -223,7 +223,7 @@ def make_folder(folder: Path) -> None:
     while not folder.exists():
         missing.append(folder)
         folder = folder.parent
-    # From the outermost on: each new name is synced in its parent.
+    # Start with the outermost folder, and sync each new name in its parent.
     for one in reversed(missing):
         one.mkdir(exist_ok=True, mode=0o700)
         sync(one.parent)
@@ -261,7 +261,7 @@ def lock_file(path: Path) -> IO[str] | None:
     """
     lock = open(open_own(path, os.O_RDWR | os.O_CREAT), "w")  # noqa: SIM115 - by the caller
     try:
-        # Without waiting: two runs of one fit would draw two values.
+        # Do not wait for the lock: two runs of one fit would draw two values.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(lock.fileno()), os.lstat(path)):
             return lock

@@ -53,7 +53,7 @@ class Rows(Protocol):
     n_features : int
         Number of features.
     group_cap : int or None
-        Largest number of rows that count per group; rows beyond it
+        Largest number of rows used per group; rows beyond it
         (`sampling.within_cap`) have no class. None if the unit of privacy is one row.
     """
 
@@ -114,7 +114,7 @@ class ReleaseSpec:
     relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
         The neighboring relation.
     group_cap : int or None, default None
-        Largest number of rows that count per group. None if the unit of privacy is one
+        Largest number of rows used per group. None if the unit of privacy is one
         row.
     epoch_steps : int, default 1
         Number of equal consecutive releases in an epoch of random allocation, which

@@ -10,7 +10,8 @@ import numpy as np
 
 from dphead.privacy.sampling import NO_GROUP, ranks
 
-_NUMBERS = 2**21  # that are read at a time: 16 MB in float64; chosen, not measured
+# numbers that are read at a time: 16 MB in float64; chosen, not measured
+_NUMBERS = 2**21
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Define the training losses of a linear head, one class each.
 
 A loss is a function p of the scores, with the residual p - y. Each class defines p, the
-bound on the residual, and four facts for solvers, predictions and exports. Other
+bound on the residual, and four properties for solvers, predictions and exports. Other
 modules find a loss by its name in `LOSSES`. A new loss needs its class, its bound in
 proofs/sensitivity.md, and a slow definition in `tests/definitions.py`. The tests derive
 their cases from `LOSSES`.

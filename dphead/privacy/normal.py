@@ -76,7 +76,7 @@ def rounded_gaussian(
             "the grid's steps."
         )
     draws = np.empty(math.prod(shape), np.int64)
-    # Blocks in order: the draws are the same for every block size.
+    # Fill blocks in order, so that the draws are the same for every block size.
     for start in range(0, len(draws), _BLOCK_DRAWS):
         block = draws[start : start + _BLOCK_DRAWS]
         block[:] = _block(generator, len(block), float(sd))
@@ -158,7 +158,7 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
     x = quantile(tails)
     scaled = x * sd
     rounded = np.rint(scaled)
-    # Certain: farther from a half than what the open bits and Phi^-1 can change.
+    # The value is certain if the open bits and Phi^-1 cannot move it across a half.
     distance = np.abs(scaled - rounded)
     x += 1
     x *= -sd * QUANTILE_ERROR

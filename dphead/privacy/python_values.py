@@ -17,7 +17,7 @@ _LONG: Any = np.longdouble  # a type checker may know it by another name
 
 
 def python_value(value: Any) -> Any:
-    """Return a declared value in Python's own types, never larger than it is.
+    """Return a declared value in Python's own types, never larger than declared.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def python_value(value: Any) -> Any:
 def _toward_zero(value: Any) -> int | float:
     """Return the exact number, or the next float toward zero."""
     near = float(value)
-    # First: the ratio of a Decimal beyond floats can have a billion digits.
+    # Check this first: the ratio of a Decimal beyond floats can have a billion digits.
     if near == 0:
         return 0
     if not math.isfinite(near):

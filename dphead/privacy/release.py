@@ -85,7 +85,7 @@ def release(
     The charge is durable before the summer is called. If the ledger stores values, the
     noisy value is durable before it is returned.
     """
-    # Everything until `begin` reads public facts only.
+    # Everything until `begin` reads public values only.
     _check_planned(statistic, rows, spec)
     if spec.private and not noise.private:
         raise ValueError(
@@ -130,11 +130,13 @@ def release(
             f"not int64 of shape {statistic.shape(width)}. Please report it."
         )
     if spec.noise_multiplier > 0:
-        # Once, on the total. Integer plus rounded noise: post-processing.
+        # Add noise once, to the total. An integer plus rounded noise is a rounding of
+        # the
+        # Gaussian mechanism, so it is post-processing.
         generator = noise.generator(sequence, "noise")
         value = value + rounded_noise(generator, value.shape, sd, statistic.symmetric)
     released = value * unit
-    # Durable before anyone sees it: a resume returns this value.
+    # Store the value before anyone sees it, because a resume must return it again.
     ledger.commit(sequence, released)
     if step is not None:
         ledger.allocation.released(step)

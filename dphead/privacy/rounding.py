@@ -10,7 +10,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 def rounded_up(value: float, digits: int = 4) -> str:
     """Return a number with `digits` significant digits, never below the number.
 
-    For what was spent, and for upper bounds.
+    Use it for spent epsilon and for upper bounds.
     """
     return _rounded(value, digits, ROUND_CEILING)
 
@@ -18,7 +18,7 @@ def rounded_up(value: float, digits: int = 4) -> str:
 def rounded_down(value: float, digits: int = 4) -> str:
     """Return a number with `digits` significant digits, never above the number.
 
-    For what remains, and for lower bounds.
+    Use it for remaining epsilon and for lower bounds.
     """
     return _rounded(value, digits, ROUND_FLOOR)
 

@@ -275,8 +275,8 @@ class ClassCounts(Statistic):
 class CorrectCounts(ClassCounts):
     """Count correctly and wrongly classified rows, shape (2, 1).
 
-    Rows are not clipped. A tie is wrong. Each row that counts is in one of the two
-    numbers, so the sum of both is the number of rows that count. Adding or removing a
+    Rows are not clipped. A tie is wrong. Each used row is in one of the two
+    numbers, so their sum is the number of used rows. Adding or removing a
     row changes one number. Replacing a row can change both numbers.
     """
 
@@ -423,7 +423,7 @@ class ChannelMoment(Statistic):
         return IntegerRows(q, np.where(usable, 1.0, 0.0))
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return the moments of the rows that count."""
+        """Return the moments of the used rows."""
         return chunk.rows.q, chunk.keep[:, None].astype(xp.int64)
 
 

@@ -274,7 +274,7 @@ def clipped_rows(
     Guarantee
     ---------
     Without the constant, a row's sum of q**2 is at most `clipped_bound`. The constant's
-    entry is the same for all rows that count. With it, the sum is at most RADIUS**2.
+    entry is the same for all used rows. With it, the sum is at most RADIUS**2.
     """
     rows = transformed(transform, x)
     step = clipped_step(clip_norm, transform.append)

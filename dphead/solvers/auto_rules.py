@@ -18,7 +18,7 @@ DESCENT = GradientDescent(
     # ablation: 0.1 is 0.1 points better on CIFAR-10 and was 1.3 worse on digits; 1 is
     # worse
     clip_norm=0.3,
-    # [De22]'s form, so that `rate` does not depend on the clip norm
+    # normalize as [De22], so that `rate` does not depend on the clip norm
     normalize=True,
     # tests/solvers/test_auto.py: without it large steps oscillate on few features
     average="ema",

@@ -22,9 +22,9 @@ _SCALE_POWER = -0.25
 # added to the mean squares over their mean, so that no scale is far above the others;
 # chosen
 _SMALLEST_SQUARE = 0.01
-_COUNT = "rows that count"  # label of the release
+_COUNT = "row count"  # label of the release
 LEAST_NORM = 1e-12  # lower bound on a vector's norm, against division by zero; chosen
-# part of the mean's share for the number of rows that count; chosen: its noise is 2 %
+# part of the mean's share for the number of used rows; chosen: its noise is 2 %
 # of the rows at an n·mu of 1,200
 _COUNT_PART = 0.1
 # The count replaces n_rows if it differs by more than so many standard deviations of
@@ -54,7 +54,7 @@ class Centering:
     ----------
     share : float, default 0.02
         Fraction of the budget (μ²) spent on the mean used for centering and on the
-        number of rows that count. 0 means no centering.
+        number of used rows. 0 means no centering.
     unit_norm : bool, default True
         False keeps the norms of rows. A clip norm must then fit the features' scale.
     scale_share : float, default 0
@@ -121,7 +121,7 @@ class Centering:
             Params(replace(centered, append=0.0)),
         )
         # mean squares over their own mean, which is 1 / n_features for unit rows
-        # n_rows is the noisy count, so rows that count are averaged
+        # n_rows is the noisy count, so only used rows are averaged
         over_mean = facts.n_features / n_rows
         relative = over_mean * answer.value[:, 0]
         noise = over_mean * answer.noise_sd
@@ -149,7 +149,7 @@ def planned_mean(
 def noisy_mean(
     label: str, n_classes: int, n_rows: int, transform: RowTransform
 ) -> Generator[Request, Released, tuple[np.ndarray, float]]:
-    """Return the shrunk mean (n_features,) of the rows that count, and their number.
+    """Return the shrunk mean (n_features,) of the used rows, and their number.
 
     Rows beyond a group's cap, rows without a class and unreadable rows add zero to the
     sum. Divided by n_rows, the mean would be too short (results/ablation, "rows without

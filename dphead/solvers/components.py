@@ -159,6 +159,6 @@ class PrincipalComponents:
             RowTransform(center=mean),
             "squared",
             variances=values / n_rows,
-            # of the diagonal; eigenvalues of noise alone reach sqrt(2 d) times this
+            # noise of the diagonal; eigenvalues of noise alone reach sqrt(2 d) times it
             noise_sd=gram.noise_sd / n_rows,
         )

@@ -104,7 +104,7 @@ def on_new(
     noise : float
         Standard deviation of the noise in `seen`.
     units : float
-        Number of independent units among the rows that count.
+        Number of independent units among the used rows.
     gap : float
         Expected loss of accuracy on new rows.
     """
@@ -138,7 +138,7 @@ def counted(answer: Released, least: float) -> tuple[float, float, float]:
     Returns
     -------
     tuple of float
-        Number of rows that count, share of them that the head classifies correctly,
+        Number of used rows, share of them that the head classifies correctly,
         standard deviation of the noise in that share.
 
     Notes
@@ -147,7 +147,7 @@ def counted(answer: Released, least: float) -> tuple[float, float, float]:
     neither count, so the two counts do not add up to n.
     """
     right, wrong = (float(v) for v in answer.value[:, 0])
-    # noise can make a sum of counts negative
+    # noise can make the sum of both counts negative
     kept = max(right + wrong, answer.noise_sd, 1.0)
     # Laplace's rule of succession: the share stays below 1 even if all rows are correct
     seen = min(1 - 1 / (kept + 2), max(least, right / kept))
@@ -168,7 +168,7 @@ def overfit(
     seen : float
         Share of training rows that the head classifies correctly.
     units : float
-        Number of rows that count, or of groups if groups are protected. Rows of a group
+        Number of used rows, or of groups if groups are protected. Rows of a group
         may be similar, so the head overfits a group as a whole
         (benchmarks/results/expected).
 

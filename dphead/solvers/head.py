@@ -104,7 +104,7 @@ class LinearHead:
     feature_clip: float | None = None
 
     def __post_init__(self) -> None:
-        # refuses an unknown loss here: later it would be taken for softmax
+        # raises for an unknown loss, which later code would treat as softmax
         loss_named(self.loss)
 
     def scores(self, x: np.ndarray, block: int = _BLOCK) -> np.ndarray:
@@ -237,7 +237,8 @@ def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         rows = transformed(transform, np.asarray(x, np.float32))
         values = rows.integers * rows.scale[:, None]
-    values[~rows.finite] = np.nan  # no score: training added zero for such rows
+    # such rows get no score, because training added zero for them
+    values[~rows.finite] = np.nan
     return values
 
 

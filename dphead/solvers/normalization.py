@@ -60,7 +60,8 @@ class ChannelNormalization:
     square_clip: Annotated[float, _SQUARE_CLIP]
     noise_multiplier: Annotated[float, _NOISE_MULTIPLIER] = 8.0
     threshold: Annotated[float, _THRESHOLD] = 1e-5
-    norm: ClassVar[None] = None  # norms of transformed rows are private: no public one
+    # the norms of transformed rows are private, so there is no public norm
+    norm: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -59,7 +59,7 @@ def ridge_for(
     if share is None:
         narrow = facts.n_features <= WIDEST_SPECTRUM
         share = EDGE_SHARE if narrow else EDGE_SHARE_WIDE
-    # also without noise: features can be linearly dependent
+    # even without noise, because features can be linearly dependent
     least = RIDGE_WITHOUT_NOISE * facts.n_rows
     return least + spectral_edge(share * gram_sd, facts.n_features)
 

@@ -16,7 +16,7 @@ _N_CANDIDATES = 25  # number of λ to try; chosen
 MOST_COLUMNS = 4096  # widest matrix with computed eigenvalues; chosen
 # smallest λ, as a share of the edge of the noise's spectrum, and of n; chosen
 LEAST_EDGE_SHARE, LEAST_OF_ROWS = 0.3, 1e-4
-_LEAST_RANGE = 10  # smallest ratio of the largest λ to the smallest one; chosen
+_LEAST_RANGE = 10  # the largest λ is at least this many times the smallest one; chosen
 
 
 class SpectralRidge:
@@ -48,7 +48,8 @@ class SpectralRidge:
     def risk(self, ridge: float) -> float:
         """Return an unbiased estimate of the loss at one λ, up to a constant."""
         h = self._inverse(ridge)
-        # equation (1) of claim S: the plug-in loss, corrected for the noise of S̃ and G̃
+        # equation (1) of claim S: the plug-in loss, corrected for the noise of S̃ and
+        # G̃
         spent = 2 * self._sums_sd**2 * (self._sums.shape[1] - 1) * h.sum()
         return (
             self.plug_in(ridge) - self._gram_sd**2 * self._divergence(h, ridge) + spent

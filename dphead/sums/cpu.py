@@ -64,7 +64,7 @@ class CpuSums:
         if not (looped and self._compiled):
             return _rows_by_numpy(ask, block.x)
         if isinstance(statistic, ChannelMoment):
-            # raises for a constant
+            # raises for an appended constant
             statistic.rows(transform, block.x[:1], ask.clip_norm)
             return kernels.moment_rows(statistic, transform, block.x, ask.clip_norm)
         clip_norm = ask.clip_norm if statistic.clips == "features" else None
@@ -83,7 +83,7 @@ class CpuSums:
         if isinstance(statistic, GramAndSums):
             return add_both(self, ask, rows, y, used, out)
         kernel = kernel_of(statistic) if self._compiled else ""
-        # `empty_sum` lays out sums so; other layouts are added by numpy
+        # the layout of `empty_sum`; numpy adds sums with other layouts
         columns = out.T.flags.c_contiguous
         if kernel == "gradient" and columns:
             kernels.add_gradient(ask, rows, y, used, out.T)

@@ -21,7 +21,7 @@ from dphead.sums.reference import BlockSum, largest_norm
 
 # Commands from process 0 to the others.
 SUM, NORM, RELEASED = range(3)
-_LONGEST_WAIT = 7 * 24 * 3600 * 1000  # milliseconds; chosen
+_LONGEST_WAIT = 7 * 24 * 3600 * 1000  # longest wait in milliseconds; chosen
 
 
 # Combinations of all processes' values: named functions, which jax compiles once.
@@ -189,7 +189,8 @@ class Hosts:
         # committed value without a sum, so tell them.
         if self.first:
             self.next(RELEASED, None, n_rows)
-        # one message for value and noise_sd: each exchange costs a round trip
+        # send value and noise_sd in one message, because each exchange takes a round
+        # trip
         flat = np.append(released.value.ravel(), released.noise_sd)
         flat = self.from_first(flat)
         value = flat[:-1].reshape(released.value.shape)
@@ -284,7 +285,7 @@ def follow(task: SumTask, summer: Any, hosts: Hosts) -> Released:
             return hosts.share(Released(np.zeros(statistic.shape(width)), 0.0), n_rows)
         task = replace(task, indices=indices)
         if kind == NORM:
-            # as in `release` for fits without noise
+            # the same clip norm as `release` uses for fits without noise
             clip_norm = statistic.unclipped(summer.largest_norm(task), params)
             task = replace(task, clip_norm=clip_norm, following=None)
         else:

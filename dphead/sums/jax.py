@@ -33,7 +33,8 @@ from dphead.sums.reference import GramAndSums
 from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE, MAX_HALVES
 
 _SHORT_FACTORS = (Gradient, Gram, ClassSums)  # statistics with factors of 13 bits
-_STRIPS = 4  # of a symmetric product on a CPU: 10 of 16 blocks are computed; chosen
+# strips of a symmetric product on a CPU: 10 of 16 blocks are computed; chosen
+_STRIPS = 4
 
 
 @dataclass(frozen=True)

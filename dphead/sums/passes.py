@@ -134,10 +134,10 @@ def checked_sum(
 
     if block_sum.parallel:
         total = _on_every_core(add, checked(), empty)
-    else:  # this block sum already uses every core or a device
+    else:  # without threads, because this block sum already uses every core or a device
         total = reduce(lambda out, item: add(item, out), checked(), empty())
-    count.check()  # raises before any value of this pass is used
-    total = np.require(total, requirements=["C", "W"])  # a device's are read-only
+    count.check()  # raises before anyone uses a value of this pass
+    total = np.require(total, requirements=["C", "W"])  # sums of a device are read-only
     if ask.statistic.symmetric:
         # of `GramAndSums`, only the square on top is symmetric
         mirror(total[..., : total.shape[-1], :])
@@ -217,7 +217,7 @@ def _add_checked(
         without = block_sum.add(ask, part, y, others, empty)
         # share = (sum with the piece) - (sum before it) - (piece without secret rows)
         before += np.asarray(without)
-        del empty, without  # keep three copies of a large sum in memory, not four
+        del empty, without  # free the fourth copy of a large sum
         share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
         # The secret rows alone too: a kernel may treat a short block in another way.
@@ -257,7 +257,7 @@ def _on_every_core(
     first = list(islice(items, 2))
     items = chain(first, items)
     several = len(first) > 1
-    del first  # otherwise two blocks stay in memory for the whole pass
+    del first  # otherwise these two blocks stay in memory for the whole pass
     # Threads of BLAS and of this pass together take every core once.
     blas = _libraries().limit(limits=n_cores // len(sums), user_api="blas")
     with blas, ExitStack() as stack:

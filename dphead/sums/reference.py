@@ -70,7 +70,7 @@ class GramAndSums(Gram):
     The sum is G stacked on Sᵀ. Only its parts, `Gram` and `ClassSums`, are released.
     """
 
-    # label sets would count a row in several class sums, with another sensitivity
+    # with label sets, a row would be in several class sums, with a larger sensitivity
     takes_sets = False
 
     def shape(self, width: int) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def largest_norm(ask: SumTask, block_sum: BlockSum) -> float:
     assert ask.rows is not None
     largest = 0.0
     for block in ask.rows.blocks(ask.indices):
-        # padding rows are zeros, but the transform moves them off zero
+        # padding rows are zeros, but the transform can change them
         norms = block_sum.norms(ask, block)[block.index >= 0]
         largest = max(largest, float(norms.max(initial=0.0)))
     return largest

@@ -56,7 +56,7 @@ class VerifiedSum:
     ) -> None:
         self.block_sum = ReferenceSums() if block_sum is None else block_sum
         self.next_sum = NextSum() if next_sum is None else next_sum
-        # one object for all passes: a gradient step uses the rows of the step before
+        # all passes share it: a gradient step uses the rows of the step before
         self.kept = KeptRows(memory)
         self._parts = parts
         self._checked: set[tuple[Statistic, int]] = set()
@@ -169,7 +169,7 @@ def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
         x[quarter:half] *= sizes[:, None]
     x[half] = np.nan
     x[half + 1, 0] = np.inf
-    # from -1 (no class) to m (one class too many)
+    # labels from -1 (no class) to m (one class too many)
     y = rng.integers(-1, m + 1, k).astype(np.int32)
     index = np.arange(k)
     index[-k // 8 :] = -1  # padding has features and labels that must not count

@@ -18,7 +18,7 @@ def is_plain(path: Path) -> bool:
     """
     try:
         return stat.S_ISREG(path.stat().st_mode)
-    except (OSError, ValueError):  # ValueError: a name that no file can have
+    except (OSError, ValueError):  # ValueError: no file can have this name
         return False
 
 

@@ -93,7 +93,8 @@ def identify(
         known = _of_shard(index, source, n_rows, seen, joined)
     elif index is not None:
         known = recognized(index.overlaps(seen))
-    if begun is None or people.system is not None:  # else the file says how it began
+    # otherwise the unfinished file already passed this check
+    if begun is None or people.system is not None:
         people.check(given or begun or joined or known, groups)
     if shard.count > 1:
         of_all = shared_identifiers(output, source.digest, given, known)
@@ -117,7 +118,7 @@ def _of_shard(
     share = source.n_rows / n_rows
     found = [o.of_all(share) for o in index.overlaps(seen)]
     if begun is not None and begun not in [o.dataset_id for o in found[:1] if o.same]:
-        # the images of other shards are not another data set's
+        # images of other shards belong to this data set
         found = [o.of_all(share) for o in index.overlaps(seen, but=begun)]
     return recognized(found, begun)
 

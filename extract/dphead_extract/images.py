@@ -30,7 +30,7 @@ _UNDERSTOOD = [
     *("PPM", "TGA"),
 ]
 _FORMATS = [name for name in _UNDERSTOOD if name in Image.OPEN]
-_MOST_BITS = 32  # of an integer sample that Pillow reads
+_MOST_BITS = 32  # most bits of an integer sample that Pillow reads
 # Tags of TIFF 6.0, sections 8, 18, 19 and 21; the names are the specification's.
 _BITS_PER_SAMPLE = 258
 _COMPRESSION = 259
@@ -40,12 +40,12 @@ _EXTRA_SAMPLES = 338
 _SAMPLE_FORMAT = 339
 _SUBSAMPLING = 530
 _ORIENTATION = 0x0112  # tag of EXIF and TIFF
-_PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of each file
+_PNG = b"\x89PNG\r\n\x1a\n"  # first bytes of every PNG file
 _PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")  # chunks of PNG, section 11.3.3
 # An image keeps this many times the length that a crop needs. A choice: without the
 # bound, a strip of 1 x 60,000 pixels would be enlarged to gigabytes before the crop.
 _MOST_BEYOND = 64
-# What brings an image upright, by its orientation (EXIF 2.32, section 4.6.4).
+# Turns an image upright, for each orientation (EXIF 2.32, section 4.6.4).
 _TURNS = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
@@ -121,7 +121,7 @@ class PixelRange:
 
 @dataclass(frozen=True)
 class Samples:
-    """Hold the facts about samples from a file's header.
+    """Describe the samples of a file, from its header.
 
     white_is_zero: the file stores white as zero, and Pillow does not invert it. gray:
     the samples are gray, although Pillow converts them to colors. most: the largest
@@ -218,9 +218,9 @@ def stored_samples(data: bytes) -> np.ndarray | None:
 
 def _upright(pixels: np.ndarray, image: Image.Image) -> np.ndarray:
     try:
-        # Pillow has turned a TIFF, and forgotten its tag
+        # Pillow turns a TIFF itself, and removes the tag
         turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # EXIF alone is damaged, in one of many ways
+    except Exception:  # only EXIF is damaged, and Pillow raises many types for it
         turn = None
     return pixels if turn is None else turn(pixels)
 
@@ -238,7 +238,7 @@ def _samples(image: Image.Image, data: bytes) -> Samples:
         return Samples(most.bit_length(), most=most)
     if image.format in ("JPEG", "MPO"):
         if image.mode == "CMYK" and "adobe" not in image.info:
-            # Adobe stores it inverted, which Pillow always takes it for
+            # Adobe inverts CMYK, and Pillow always assumes this
             raise UnreadableImage("a CMYK JPEG that does not say whether it is Adobe's")
         return Samples()
     return Samples()
@@ -250,7 +250,7 @@ def _samples_of_png(image: Image.Image, bits: int, color: int) -> Samples:
     if bits == 16 and color == 2 and clear is not None:
         raise UnreadableImage("16-bit colors one of which is transparent")
     if bits in (2, 4) and color == 0 and clear is not None:
-        # Pillow spreads the samples over 8 bits, and this not
+        # Pillow scales the samples to 8 bits, but not this value
         image.info["transparency"] = clear * (255 // (2**bits - 1))
     return Samples(bits, gray=color == 4)
 
@@ -269,10 +269,10 @@ def _samples_of_tiff(image: Any) -> Samples:
         # Pillow reads them as 8-bit samples
         raise UnreadableImage("more than 8 bits in separate planes")
     if image.mode == "RGBA" and _EXTRA_SAMPLES not in tags:
-        # Pillow takes it for transparency; in others it is infrared
+        # Pillow reads it as transparency, but it can be infrared
         raise UnreadableImage("a TIFF whose fourth sample has no declared meaning")
     if image.mode == "YCbCr" and tags.get(_SUBSAMPLING) != (1, 1):
-        # 2 by 2 where it is not said; Pillow reads it as if it were 1 by 1
+        # the default subsampling is 2 by 2, but Pillow assumes 1 by 1
         raise UnreadableImage("a TIFF of YCbCr that is subsampled and not compressed")
     white_is_zero = tags[_PHOTOMETRIC] == 0 and image.mode[0] in "IF"
     return Samples(bits, signed, white_is_zero)
@@ -292,7 +292,7 @@ def _canonical_array(
         return _gray(image, declared, samples)
     if samples.bits > 8 and declared != PixelRange():
         raise UnreadableImage("more than 8 bits a color, for which no range is known")
-    if image.mode == "La":  # Pillow converts it to nothing else
+    if image.mode == "La":  # Pillow converts premultiplied gray only to LA
         image = image.convert("LA")
     if image.mode in ("RGBA", "LA", "PA", "RGBa") or "transparency" in image.info:
         rgba = image.convert("RGBA")
@@ -329,7 +329,7 @@ def _gray(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndar
     levels = _levels(values, whole if known else None, declared, samples.signed)
     if samples.white_is_zero:
         levels = 255 - levels
-    clear = image.info.get("transparency")  # of a 16-bit PNG
+    clear = image.info.get("transparency")  # the transparent value of a 16-bit PNG
     return levels if clear is None else np.where(values == clear, np.uint8(255), levels)
 
 
@@ -411,7 +411,7 @@ def without_ends(picture: Image.Image, height: int, width: int) -> Image.Image:
     box = [0, 0, picture.width, picture.height]
     for axis, needed in enumerate((width / scale, height / scale)):
         ends = (box[axis + 2] - math.ceil(_MOST_BEYOND * needed)) // 2
-        if ends > 0:  # as many pixels at both ends: the middle stays
+        if ends > 0:  # cut the same number of pixels at both ends
             box[axis], box[axis + 2] = ends, box[axis + 2] - ends
     whole = box == [0, 0, *picture.size]
     return picture if whole else picture.crop((box[0], box[1], box[2], box[3]))

@@ -78,7 +78,7 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class Imported:
-    """Hold facts about the written file, for the data holder's screen only.
+    """Describe the written file, for the data holder's screen only.
 
     `people` is `People.record` of the file. `problems` lists arrays that were not read,
     and the findings of `dphead_extract.features.format.verify`.

@@ -220,7 +220,8 @@ class ImageIndex:
         if not any(shared.values()):
             return []
         every = np.sort(np.concatenate([own, *held.values()]))
-        several = every[1:][every[1:] == every[:-1]]  # images of more than one
+        # images that several data sets have
+        several = every[1:][every[1:] == every[:-1]]
         elsewhere = _common(own, several)
         found = [
             Overlap(
@@ -268,7 +269,8 @@ class ImageIndex:
         checked without the key.
         """
         path = self.folder / "key"
-        # Look for digests first: another process may make the key and then digests now.
+        # Look for digests first, because another process may now create key and
+        # digests.
         if self._names() and not path.exists():
             raise FormatError(
                 f"The key of the image index is missing: {str(path)!r}. Restore it "

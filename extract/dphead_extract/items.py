@@ -21,7 +21,7 @@ from dphead_extract.errors import FormatError
 
 UNGROUPED = -1  # the id of a row on its own; a group's id is never negative
 _INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
-# without longdouble: float64 would merge its values
+# not longdouble, because distinct values could become equal in float64
 _FLOATS = {float, np.float16, np.float32, np.float64}
 _LONGEST = 10**4000  # whole numbers below it can be written in decimal digits
 _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
@@ -37,7 +37,7 @@ def declared_dtype(values: Any) -> np.dtype:
     if hasattr(held, "codes") and hasattr(held, "categories"):
         return declared_dtype(held.categories)
     dtype = getattr(held, "dtype", None)
-    dtype = getattr(dtype, "numpy_dtype", dtype)  # for pandas' nullable types
+    dtype = getattr(dtype, "numpy_dtype", dtype)  # the dtype of pandas' nullable types
     if isinstance(dtype, np.dtype):
         return dtype
     if getattr(dtype, "type", None) is str:  # pandas' texts, in any storage
@@ -115,7 +115,7 @@ def _items(held: Any) -> np.ndarray:
             f"{tuple(held.shape)}. Select one column, such as `table['label']`."
         )
     if hasattr(held, "codes") and hasattr(held, "categories"):
-        named = [*_items(_held(held.categories)), None]  # the last for code -1
+        named = [*_items(_held(held.categories)), None]  # the last item is for code -1
         return np.fromiter((named[code] for code in held.codes), object, len(held))
     if not hasattr(held, "__array__"):
         return np.fromiter(held, object, len(held))
@@ -201,7 +201,7 @@ def name_of(item: Any) -> str | None:
         return None
     if kind in _FLOATS:
         return _decimal(float(item))
-    # int's own conversion: a subclass may define another
+    # use int's conversion, because a subclass may define its own
     number = int.__index__(item) if issubclass(kind, int) else None
     number = int(item) if kind in _INTEGERS or kind is np.bool_ else number
     if number is None:

@@ -25,21 +25,24 @@ from dphead_extract.sources.image import DeepImages, Source
 from dphead_extract.threads import one_thread, pool_of
 from dphead_extract.vectors import WholeVectors, are_alike
 
-RowProgress = Callable[[int, int], None]  # called with rows done, rows in all
+# called with the number of finished rows and of all rows
+RowProgress = Callable[[int, int], None]
 
 
 @dataclass
 class Survey:
-    """Hold the facts from a first pass over all images.
+    """Hold the results of a first pass over all images.
 
-    The facts show whether the images match the declarations. They never replace a
+    The results show whether the images match the declarations. They never replace a
     declaration.
     """
 
-    unreadable: dict[int, str] = field(default_factory=dict)  # row: the reason
+    # unreadable rows, with the reason
+    unreadable: dict[int, str] = field(default_factory=dict)
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # (height, width)
     has_color: bool = False
-    digests: list[list[int]] = field(default_factory=list)  # under an index's key
+    # keyed digests for the index
+    digests: list[list[int]] = field(default_factory=list)
     deep: DeepImages = field(default_factory=DeepImages)
 
 
@@ -56,13 +59,14 @@ def survey(
     """
     found = Survey()
     whole = source.arrays is not None and source.arrays.dtype == np.uint8
-    if whole and source.arrays is not None and index is None:  # the header says it all
+    # the arrays decide everything below, so decode nothing
+    if whole and source.arrays is not None and index is None:
         found.has_color = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])
         return found
 
     def look(raw: np.ndarray | bytes | None) -> Any:
-        """Return facts about an image (`Survey`), or why it is unreadable."""
+        """Return what `Survey` records of an image, or why it is unreadable."""
         try:
             image = source.decode(raw)
         except UnreadableImage as error:

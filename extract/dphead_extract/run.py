@@ -140,7 +140,7 @@ class ExtractOptions:
 
 @dataclass
 class Summary:
-    """Hold facts about the written file, for the data holder's screen only.
+    """Describe the written file, for the data holder's screen only.
 
     Attributes
     ----------
@@ -247,7 +247,7 @@ def extract(
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
     part = source.part(*options.shard.rows(n_rows, options.block_rows))
-    if not options.skip_unreadable:  # before hours of decoding
+    if not options.skip_unreadable:  # check before hours of decoding
         _refuse_unreadable(source, dict.fromkeys(source.missing, MISSING))
     several = [options, *beside]
     backbones = [

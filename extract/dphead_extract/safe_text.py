@@ -42,7 +42,7 @@ def write_csv(rows: Iterable[Sequence[Any]]) -> str:
     formula. Numbers stay numbers.
     """
     stream = io.StringIO(newline="")
-    table = csv.writer(stream)  # its own line end is needed to quote a \r
+    table = csv.writer(stream)  # csv quotes a \r only if it sets the line end itself
     lines = []
     for row in rows:
         table.writerow([_BARE.sub(r"\1'", c) if _is_text(c) else c for c in row])

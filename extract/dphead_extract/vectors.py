@@ -54,7 +54,7 @@ class WholeVectors(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # True would import torch's compiler, and no compiled network is watched
+        # True would import torch's compiler, and this mode watches no compiled network
         return False
 
     def __torch_dispatch__(

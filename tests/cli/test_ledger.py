@@ -50,7 +50,7 @@ def test_show_lists_every_fit_and_the_total(features, tmp_path):
     assert [f["epsilon"] for f in found["fits"]] == ["1.0", "0.5"]
     assert found["budget"] is None
     labels = [r["label"] for r in found["fits"][0]["releases"]]
-    assert labels == ["rows that count", "feature mean", "gram", "class sums"]
+    assert labels == ["row count", "feature mean", "gram", "class sums"]
 
 
 def test_a_budget_is_kept_until_nothing_fits(features, tmp_path):

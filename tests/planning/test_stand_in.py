@@ -105,6 +105,6 @@ def test_poisson_batches_keep_their_share_of_the_rows():
     plan = with_noise(solver, FACTS, 5.0)
     (small, _), (large, _) = carried_out(solver, plan)
     assert small.asks == large.asks
-    assert small.asks == ["rows that count", "feature mean", *["gradient"] * 4]
+    assert small.asks == ["row count", "feature mean", *["gradient"] * 4]
     sds = [[a.noise_sd for a in told.answers] for told in (small, large)]
     assert_allclose(*sds, rtol=1e-9)

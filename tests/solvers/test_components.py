@@ -206,10 +206,10 @@ def test_a_count_a_mean_and_a_gram_matrix_are_all_that_is_released(solver):
     facts = ProblemInfo(N, D, 1)
     plan = make_plan(solver, facts, epsilon=1.0, delta=1e-5)
     labels = [spec.label for spec in plan.specs]
-    of_the_mean = ["rows that count", "mean"] if solver.mean_share else []
+    of_the_mean = ["row count", "mean"] if solver.mean_share else []
     assert labels == [*of_the_mean, "gram"]
     norm = np.sqrt(2.0) if isinstance(solver, RidgeRegression) else 1.0
-    norms = [spec.clip_norm for spec in plan.specs if spec.label != "rows that count"]
+    norms = [spec.clip_norm for spec in plan.specs if spec.label != "row count"]
     assert norms == pytest.approx([norm] * len(norms))
     shares = np.array([1 / spec.noise_multiplier**2 for spec in plan.specs])
     assert shares[-1] / shares.sum() == pytest.approx(1 - solver.mean_share)

@@ -12,7 +12,7 @@ from dphead.privacy.rounding import percent_up
 
 WIDTH, HEIGHT = 360, 244  # size of a picture in pixels; a choice
 LEFT, RIGHT, TOP, BOTTOM = 46, 18, 22, 34  # margins
-_LABELED = (1.0,)  # epsilons with a curve beside the run's
+_LABELED = (1.0,)  # epsilons of further curves, beside the run's curve
 _DECADES = 4  # decades of each axis, from 0.01 % to 100 %; chosen
 
 

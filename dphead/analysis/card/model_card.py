@@ -1,6 +1,6 @@
 """Render a Hugging Face model card from a report: README.md with metadata.
 
-The card depends only on the report and about.toml. Missing facts are marked TODO.
+The card depends only on the report and about.toml. Missing values are marked TODO.
 """
 
 import re

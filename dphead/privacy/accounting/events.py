@@ -27,7 +27,7 @@ class GaussianEvent:
     count : int, default 1
         Number of releases.
     rows_per_unit : int, default 1
-        Largest number of rows that count per unit of privacy.
+        Largest number of rows used per unit of privacy.
     epoch_steps : int, default 1
         Number of releases in an epoch of random allocation, with each row in one of
         them at random (proofs/allocation.md). Above 1, units of privacy must be rows.

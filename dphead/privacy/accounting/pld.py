@@ -42,15 +42,17 @@ from dphead.privacy.accounting.rdp import LARGEST_NOISE, epsilon_from_rdp
 # charged.
 _GRID_INTERVAL = 1e-4  # width for losses of 2 to 100; proportional otherwise
 _LARGEST_LOSS = 1e6  # epsilon is infinite if losses may exceed this
-_LARGEST_MU = 1500.0  # mu of a unit's rows in a sample: more exceeds LARGEST_LOSS
+# above this mu of a unit's sampled rows, losses exceed _LARGEST_LOSS
+_LARGEST_MU = 1500.0
 # Orders of RDP, which finds the grid's width.
 _SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048, 2**14, 2**17)
-_LARGEST_GROUP = 10_000  # rows of a unit in Poisson batches: took 2 to 16 s
+# largest number of rows of a unit in Poisson batches; its epsilon took 2 to 16 s
+_LARGEST_GROUP = 10_000
 LEAST_LOG_WEIGHT = -46.0  # 1e-20: rarer numbers of sampled rows are omitted
 LEAST_LOG_TAIL = -41.0  # 1e-18: probability beyond each end of one release's grid
 _TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
 LOOKUP_POINTS = 4096  # points x that bracket a loss first
-NEWTON_STEPS = 5  # leave an error of some units of rounding, as tried
+NEWTON_STEPS = 5  # enough steps to reach the rounding error, as measured
 _MAX_TERMS = 4_000_000  # terms of mixtures, over all points of one release's grid
 _MAX_TABLE_ENTRIES = 4_000_000  # entries of a table of terms: 32 MB
 _DIRECTIONS = {  # zero_out: a removed row adds zero if it is sampled
@@ -141,7 +143,7 @@ def loss_distribution(
     cap = "`--group-cap` (`group_cap`)"
     few = f"{cap} in Poisson batches must be at most {_LARGEST_GROUP}"
     require(rows <= _LARGEST_GROUP, few, "--group-cap", rows, "Use full batches.")
-    # Hopeless noise is found before arrays are made for it.
+    # Find noise that is too small before arrays are made for it.
     for event in sampled:
         rows_in_sample = max(1.0, event.sampling_prob * event.rows_per_unit)
         if event.noise_multiplier * _LARGEST_MU < rows_in_sample:
@@ -283,7 +285,7 @@ def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
     above = (k - last) / (last + 1) * odds
     missing = 0.0
     for log_weight, ratio in ((log_weights[0], below), (log_weights[-1], above)):
-        # twice: far above what rounding can change
+        # the factor 2 is far above what rounding can change
         missing += 2 * math.exp(log_weight) * ratio / (1 - ratio)
     error = 10 * UNIT_ROUNDOFF * (1 + largest)
     means = moved * np.arange(first, last + 1)
@@ -339,7 +341,7 @@ def _pairs(
     for event in sampled:
         steps = event.epoch_steps
         prob = event.sampling_prob / steps
-        # Only for the width of the grid, which every width leaves valid.
+        # This sets only the width of the grid. The bound is valid for every width.
         poisson = replace(event, sampling_prob=prob, epoch_steps=1)
         pairs.append((*_sample_pair(poisson, direction), event.epochs * steps))
     return pairs
@@ -486,13 +488,14 @@ def _excess(
     outer = after - 1 if side > 0 else after
     outside = upper.log_beyond(nodes, side)[outer]
     hit = upper.log_beyond(x, side)
-    # Hypothesis testing: P(hit) - exp(epsilon) Q(false alarm).
+    # Hypothesis testing: P(true positive) - exp(epsilon) Q(false positive).
     false = inside + lower.log_beyond(x, side)
     missed = np.expm1(np.abs(found - inside)) * np.exp(outside)
-    # A loss that is flat to rounding may put the point beyond its two nodes.
+    # If the loss is nearly constant, rounding may put the point beyond its two nodes.
     missed += 4 * UNIT_ROUNDOFF + upper.missing + lower.missing
-    # Beyond the losses of the nodes: toward 0 by its slope, which is below 1, else no
-    # more.
+    # Beyond the losses of the nodes, delta rises by at most the change of epsilon
+    # toward
+    # 0, because its slope is below 1. In the other direction it does not rise.
     missed += np.maximum(side * (inside - epsilons), 0.0)
     # Rounding of each of the three terms, in relative size.
     weights = upper.error + lower.error

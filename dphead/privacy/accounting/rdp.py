@@ -77,7 +77,7 @@ def rdp_curve(
             half = max(mu * mu / 2, sys.float_info.min) if mu else 0.0
             total = total + np.asarray(orders) * (half * (1 + rounding))
             continue
-        # No divergence is proved for what is refused here: proofs/allocation.md for
+        # No divergence is proved for the refused cases: proofs/allocation.md for
         # epochs, proofs/poisson.md for replace-one, proofs/groups.md for units.
         sd, q, rows = event.noise_multiplier, event.sampling_prob, event.rows_per_unit
         steps = event.epoch_steps

@@ -88,7 +88,8 @@ def spent(
     # False for groups, allocation and replace-one: no second fit then.
     known = _has_divergence(events, relation)
     if not known and fits > 1 and budget is not None:
-        return Spent(math.inf, "rdp")  # only a row that no charge wrote leads here
+        # only a row that was not written by a charge leads here
+        return Spent(math.inf, "rdp")
     if fits == 1 or not known:
         return Spent(compose_epsilon(events, delta, relation, "auto"), "pld")
     # The order of a filter is fixed with the budget. The best order of a curve that is
@@ -130,7 +131,8 @@ def remaining(
         return budget["epsilon"]
     full = all(e.is_full for e in kind)
     if fits and not full and all(e.is_full for e in events):
-        return 0.0  # the first fit fixed full batches (`Ledger._check`)
+        # the first fit used full batches, so this fit is refused (`Ledger._check`)
+        return 0.0
 
     # More noise spends less, so the largest epsilon is found by bisection.
     def scaled(exponent: float) -> list[GaussianEvent]:
@@ -152,7 +154,7 @@ def remaining(
     while high - low > 1e-7:
         middle = (low + high) / 2
         low, high = (low, middle) if within(middle) else (middle, high)
-    # The further fit's own epsilon, as its plan would report it.
+    # The epsilon that the plan of this further fit would report.
     accountant = "exact" if full else "auto"
     return compose_epsilon(scaled(high), delta, relation, accountant)
 

@@ -34,7 +34,8 @@ from dphead.privacy.ledger.schema import (
 from dphead.privacy.ledger.store import LedgerFile
 from dphead.privacy.sampling import Allocation
 
-_RETURNED = "returned"  # file: how many releases of a server's ledger were returned
+# file with the number of returned releases, for ledgers on a server
+_RETURNED = "returned"
 _Book = TypeVar("_Book", bound=LedgerFile, covariant=True)
 
 
@@ -150,7 +151,7 @@ class Charge(Generic[_Book]):
                 self._check_not_returned(sequence)
                 self._log(sequence, "redrawn" if states else "started")
                 self._remove(sequence)
-        # Counted in memory too: a failed release is not begun a second time.
+        # Count in memory too, so that a failed release does not begin a second time.
         self._next += 1
         if "committed" in states:
             return sequence, self._load(sequence, states["committed"])
@@ -167,7 +168,7 @@ class Charge(Generic[_Book]):
         An epoch begins at the first of equal releases in a row, or where the previous
         one ends.
         """
-        # Equal releases in a row may be several epochs.
+        # Consecutive equal releases may be several epochs.
         before = reversed(self._specs[:sequence])
         equal = takewhile(self._specs[sequence].__eq__, before)
         return len([*equal]) % epoch_steps
@@ -204,15 +205,16 @@ class Charge(Generic[_Book]):
         process's file, which may have the same name, is not touched. The log shows
         "committed" only once the value is on the disk, if values are stored.
         """
-        # Of the noisy value: nothing without noise is hashed or stored.
+        # This is the digest of the noisy value. Values without noise are never stored.
         digest = _digest(value)
         try:
             with self.ledger.transaction(
                 kept=lambda: self._states(sequence).get("committed") == digest
             ):
-                # First the log: its unique index refuses a second value before it is
-                # written. The transaction ends, and shows the commit, only when the
-                # file is on disk.
+                # Write the log first: its unique index refuses a second value before
+                # the
+                # file is written. The transaction ends, and shows the commit, only
+                # after the file is on disk.
                 self._log(sequence, "committed", digest)
                 if self.store is not None:
                     write_atomically(
@@ -264,7 +266,7 @@ class Charge(Generic[_Book]):
         for file in self.store.glob("*.npy") if self.store is not None else ():
             if int(file.stem) < count:
                 file.unlink()
-        # Never back: a release would be handed out a second time.
+        # Never count backwards: that would return a release a second time.
         self._next = max(self._next, count)
 
     def _committed(self, stop: int) -> int:
@@ -278,7 +280,7 @@ class Charge(Generic[_Book]):
 
     def _states(self, sequence: int) -> dict[str, Any]:
         """Return the states that a release has had, each with its value's digest."""
-        # All states, not the last: a damaged log may have several.
+        # Read all states, because a damaged log may have several.
         states = select(PROGRESS.c.state, PROGRESS.c.digest).where(
             PROGRESS.c.fit_id == self.fit_id, PROGRESS.c.sequence == sequence
         )
@@ -292,9 +294,10 @@ class Charge(Generic[_Book]):
         """
         value = None
         if self.store is not None and self._file(sequence).exists():
-            with suppress(Exception):  # cut short or not an array: the digest decides
+            # the file may be cut short or no array: the digest decides
+            with suppress(Exception):
                 value = np.load(self._file(sequence), allow_pickle=False)
-        # A value that is not the committed one must not be seen: a second answer.
+        # Nobody may see a different value: it would be a second answer to one charge.
         if value is None or _digest(value) != digest:
             self._remove(sequence)
             raise LedgerError(
@@ -309,7 +312,7 @@ class Charge(Generic[_Book]):
         return self.store / f"{sequence:06d}.npy"
 
     def _remove(self, sequence: int) -> None:
-        """Delete all files of a release in this folder, also partial files."""
+        """Delete all files of a release in this folder, including partial files."""
         if self.store is not None:
             self._file(sequence).with_suffix(".npy.part").unlink(missing_ok=True)
             self._file(sequence).unlink(missing_ok=True)

@@ -125,7 +125,7 @@ class Ledger(LedgerFile):
                 f"got {epsilon} and {delta}. Use a small epsilon, such as 1, and a "
                 "delta below 1 / (number of rows)."
             )
-        # From the budget alone: an order chosen later would depend on results.
+        # The budget alone decides the order: a later choice would depend on results.
         order = filter_order(epsilon, delta)
         wanted = {"epsilon": epsilon, "delta": delta, "order": order}
         with self.transaction(kept=lambda: self.budget() == wanted):
@@ -245,7 +245,7 @@ class Ledger(LedgerFile):
             for table in TABLES.sorted_tables:
                 copy.add(table, *self.rows(table))
         refused = reason = None
-        # In the order in which they would be charged: the order can decide.
+        # Try the fits in the order of their charges, because the order can decide.
         for number, (specs, delta) in enumerate(plans):
             fit = {"relation": specs[0]["relation"], "epsilon": 0.0, "delta": delta}
             try:
@@ -316,11 +316,11 @@ class Ledger(LedgerFile):
                 "with the same two."
             )
         check_epochs(specs)
-        # The caller's id is on its disk already, so a crash here is found by it.
+        # The caller stored this id before, and finds the charge by it after a crash.
         fit_id = fit_id or new_fit_id()
         fit = {
             "fit_id": fit_id,
-            # Finer times would tell how long a sample took.
+            # Finer times would reveal how long a sample took.
             "created": whole_hour(time.time()),
             "epsilon": repr(epsilon),
             "delta": delta,
@@ -443,7 +443,7 @@ class Ledger(LedgerFile):
         budget = _budget_in(record.facts)
         if budget is None:
             return
-        # All that was ever reserved counts as spent, whatever ran.
+        # Every reserved release counts as spent, even if it never ran.
         old = self.events()
         gaussian = all(e.is_full for e in new)
         kind = record.facts.get("accounting")
@@ -467,7 +467,7 @@ class Ledger(LedgerFile):
         # A first fit may be charged by PLD: its noise was fixed before any result.
         if kind == "rdp" and old:
             check_divergence([*old, *new], relation)
-        # The budget's delta, not the fit's: the filter bounds one pair.
+        # Use the budget's delta, because the filter bounds one pair (epsilon, delta).
         target, delta = budget["epsilon"], budget["delta"]
         number = len(record.plans) + 1
         total = spent([*old, *new], number, delta, relation, budget).epsilon
@@ -491,7 +491,7 @@ class Ledger(LedgerFile):
         charges. Clocks and equal hours cannot change it. The value of `created` is a
         whole hour, because finer times could reveal rows.
         """
-        # One state: a fit that is charged meanwhile is in all three tables or in none.
+        # Read one state, so that a concurrent fit is in all three tables or in none.
         with self.snapshot():
             fits = {fit["fit_id"]: fit | {"releases": []} for fit in self.rows(FITS)}
             progress, releases = self.rows(PROGRESS), self.rows(RELEASES)
@@ -506,13 +506,13 @@ class Ledger(LedgerFile):
 
 
 def _budget_in(facts: dict[str, str]) -> dict[str, float] | None:
-    """Return the smallest budget among a ledger's facts, or None without one."""
+    """Return the smallest budget among a ledger's fixed values, or None without one."""
     found = _budgets_in(facts)
     return min(found, key=lambda b: (b["epsilon"], b["delta"]), default=None)
 
 
 def _budgets_in(facts: dict[str, str]) -> list[dict[str, float]]:
-    """Return all budgets among a ledger's facts. Each is within the ones before it."""
+    """Return all budgets of a ledger. Each is at most as large as the one before it."""
     keys = [key for key in facts if key == "budget" or key.startswith("budget ")]
     return [json.loads(facts[key]) for key in keys]
 

@@ -57,7 +57,7 @@ RELEASES = _table(
         "spec": Text,
     },
 )
-# What became of each release, in the order of the events.
+# The states of each release, in the order of the events.
 PROGRESS = Table(
     "progress",
     TABLES,

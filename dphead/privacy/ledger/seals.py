@@ -1,4 +1,4 @@
-"""Chain digests over the facts and charges of a ledger, and detect damage with them.
+"""Chain digests over the fixed values and charges of a ledger, to detect damage.
 
 The seals show accidental damage. They do not stop a forger, who can compute a new
 chain.
@@ -37,7 +37,7 @@ _encode = json.JSONEncoder(default=repr).encode
 
 
 class Record(NamedTuple):
-    """Hold the facts and charges of an undamaged ledger.
+    """Hold the fixed values and charges of an undamaged ledger.
 
     Attributes
     ----------
@@ -56,12 +56,12 @@ class _DamagedError(Exception):
 
 
 def seal(file: LedgerFile) -> None:
-    """Add a digest of all facts, and of the charges since the last seal.
+    """Add a digest of all fixed values, and of the charges since the last seal.
 
     The digest also covers the last seal.
     """
     before, digest, number = file.first(_LAST) or (0, "", 0)
-    # All facts, but only the fits since the last seal: the chain covers the others.
+    # All values, but only the fits since the last seal: the chain covers the others.
     # They are read back, so that the digest is of what the database kept.
     meta = json.dumps(file.facts(), sort_keys=True)
     charges, _ = _charges(file, before)
@@ -89,7 +89,7 @@ def _charges(file: LedgerFile, first: int) -> tuple[list[Fit], bool]:
 
 
 def check_undamaged(file: LedgerFile) -> Record:
-    """Return the facts and charges. Raises LedgerError for damage (`damage_of`)."""
+    """Return fixed values and charges. Raises LedgerError for damage (`damage_of`)."""
     try:
         return _read(file)
     except _DamagedError as problem:
@@ -106,7 +106,7 @@ def damage_of(file: LedgerFile) -> list[str]:
 
     - The file is as SQLite wrote it. An index without its table's rows would hide a
       budget.
-    - Charges and fixed facts match the chain of digests, which covers every entry.
+    - Charges and fixed values match the chain of digests, which covers every entry.
     - The budget was fixed before the first fit.
     - Releases were begun and committed in their order.
 
@@ -147,11 +147,11 @@ def _checked(file: LedgerFile) -> Record:
             raise _DamagedError(
                 f"fits {done + 1} to {fits}, or their seal, were changed"
             )
-        # A later seal may hold further facts. A sealed fact never changes.
+        # A later seal may have further values. A sealed value never changes.
         before, sealed = sealed, json.loads(fixed)
         if any((sealed.get(k), meta.get(k)) != (v, v) for k, v in before.items()):
             raise _DamagedError(
-                f"a fact that was fixed before fit {done + 1} was changed"
+                f"a value that was fixed before fit {done + 1} was changed"
             )
         # A filter needs a budget that was fixed before the first release.
         if "budget" in sealed.keys() - before.keys() and fits:
@@ -159,9 +159,9 @@ def _checked(file: LedgerFile) -> Record:
         done = fits
     if done != len(charges):
         raise _DamagedError(f"no seal covers the fits after fit {done}")
-    # A data set's id may be fixed after the last seal. It changes no total.
+    # The data set's id may be set after the last seal, because it changes no total.
     if {k: v for k, v in meta.items() if k in sealed or k != "dataset_id"} != sealed:
-        raise _DamagedError("a fact was added or changed without a seal")
+        raise _DamagedError("a value was added or changed without a seal")
     if stray:
         raise _DamagedError("there are releases without a fit")
     _check_order(file, {fit[0]: len(releases) for fit, releases in charges})

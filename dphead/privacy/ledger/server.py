@@ -38,11 +38,11 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from dphead.privacy.ledger.schema import FITS, PROGRESS, TABLES, HeldLedger, LedgerError
 
-NAME = "postgresql:"  # how the name of a ledger on a server begins, and its URL
-# A ledger's name: of its server and of its data set, two random ids.
+NAME = "postgresql:"  # prefix of the name of a ledger on a server, and of its URL
+# Match a ledger's name, which has the random ids of its server and its data set.
 _NAMED = re.compile(NAME + r"[0-9a-f-]{36}/[A-Za-z0-9_-]{1,128}")
-# What is typed for a URL, or for libpq, and is none: another scheme or spelling of it,
-# blanks before it, a `Path` of it, none of it, `password=`.
+# Matches mistyped server URLs: a different scheme or spelling, blanks before the URL, a
+# `Path` of a URL, a host without a scheme, or libpq's `password=`.
 _NO_PATH = re.compile(
     r"\s*[a-z][a-z0-9+.-]*:/|\s*(postgres(ql)?|pgsql)[+:]|.*://|[^/]*:[^/]*@"
     r"|.*\bpassword\s*=",
@@ -58,7 +58,8 @@ _ARGUMENTS = {
     "keepalives_interval": _SILENT // 6,
     "tcp_user_timeout": 1000 * _SILENT,
     "prepare_threshold": None,  # a pooler may change the server between transactions
-    "target_session_attrs": "primary",  # a standby may lack the last charges
+    # connect to the primary only, because a standby may lack the last charges
+    "target_session_attrs": "primary",
 }
 _TEXT = Text(collation="C")  # bytes in their order, whatever the system's locale is
 # The index of images (fit/team_images.py): what was kept for a data set, and its key.
@@ -78,10 +79,11 @@ SECRET = Table(
     Column("id", Integer, CheckConstraint("id = 1"), primary_key=True),
     Column("key", LargeBinary, nullable=False),
 )
-# Each holds until its transaction ends, so that a pooler cannot hand it to another
-# client, and whatever the role's defaults are. Names mean PostgreSQL's own functions,
-# not a user's. Seals are of exact floats. A charge may last longer than a role's time:
-# a timeout at COMMIT would answer it without the standby that it waits for.
+# Each setting ends with its transaction, so that a pooler cannot hand it to another
+# client, and none depends on the role's defaults. Names mean PostgreSQL's own
+# functions, not a user's. Seals need exact floats. A charge may take longer than a
+# role's timeout,
+# and a timeout at COMMIT could answer before the standby that COMMIT waits for.
 _FIRST = """
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL extra_float_digits = 1;
@@ -184,7 +186,7 @@ def session(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def held(url: str, lock: str = "") -> Iterator[Callable[[], None]]:
-    """Hold the lock of all ledgers of a server, or another lock of this name.
+    """Hold the lock of all ledgers of a server, or the lock with this name.
 
     Yield a function that raises LedgerError if the lock was lost. Call it before a
     charge ends, because the end of the block raises no error.
@@ -253,15 +255,15 @@ def connected(url: str) -> Connection:
     return connection
 
 
-_OPEN = WeakSet[Any]()  # connections of this process
+_OPEN = WeakSet[Any]()  # open connections of this process
 
 
 def _disconnect_copies() -> None:
-    """Disconnect a forked process's copies: closing one would end the connection."""
+    """Detach a forked process from connections, which closing would end for all."""
     # The descriptor stays valid, but leads to no server.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in _OPEN:
-        with suppress(Exception):  # it was closed already
+        with suppress(Exception):  # the connection was closed already
             os.dup2(nowhere, connection.fileno())
     os.close(nowhere)
 
@@ -281,7 +283,7 @@ def _engine(url: str) -> Engine:
             use_native_hstore=False,
             hide_parameters=True,
         )
-        # First of all: names must mean PostgreSQL's own before anything is called.
+        # Run this first: names must mean PostgreSQL's own objects before any call.
         event.listen(engine, "begin", lambda c: c.exec_driver_sql(_FIRST))
         event.listen(engine, "connect", lambda connection, _: _OPEN.add(connection))
         return engine
@@ -296,7 +298,7 @@ def _engine(url: str) -> Engine:
 
 @contextmanager
 def _connection(url: str) -> Iterator[Connection]:
-    """Close a new connection at the end of a block, also if it was lost meanwhile."""
+    """Close a new connection at the end of a block, even if it was lost."""
     connection = _connect(url)
     try:
         yield connection
@@ -318,7 +320,7 @@ def _connect(url: str) -> Connection:
             return _engine(url).connect()
     except LedgerError:
         raise
-    except Exception:  # of the URL's options, or a host's name that is no text
+    except Exception:  # bad options in the URL, or a host's name that is not text
         raise _not_a_place() from None
 
 
@@ -428,7 +430,7 @@ def init(url: str) -> str:
         return connection.exec_driver_sql(f"SELECT id FROM {VIEWS}.store").scalar_one()
 
 
-# What another role than this one owns, and could change.
+# Objects that belong to a different role, which could change them.
 _OTHERS = f"""
 SELECT count(*) FROM (
     SELECT oid AS place, nspowner AS owner FROM pg_namespace

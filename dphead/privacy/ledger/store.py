@@ -39,12 +39,12 @@ from dphead.privacy.ledger.schema import (
     LostAnswer,
 )
 
-MOVED = "moved"  # the fact that says where a ledger was moved to
+MOVED = "moved"  # key of the place that a ledger was moved to
 # The data set whose ledger counts the fits of this one. With a data set's id: a ledger
 # that this one counts.
 MERGED = "merged"
 COUNTS = "counts"  # with a data set's id: all its ledgers were merged into this one
-SUM = "sum"  # the fact of a ledger that counts the fits of several ledgers
+SUM = "sum"  # key of a ledger that counts the fits of several ledgers
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 # What SQLite raises if a file or disk fails; the last is for damaged names.
 _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
@@ -56,7 +56,7 @@ _HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2
 _SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in STATEMENTS)
 
 
-# Made once: SQLAlchemy takes longer to build a statement than SQLite to run it.
+# Build statements once: SQLAlchemy takes longer than SQLite takes to run them.
 _FACTS = select(META.c.key, META.c.value)
 _FACT = select(META.c.value).where(META.c.key == bindparam("fact"))
 
@@ -70,7 +70,7 @@ def _process() -> tuple[int, int]:
 
 
 class LedgerFile:
-    """Hold tables of fits, releases, their progress, facts fixed once, and seals.
+    """Hold tables of fits, releases, their progress, values fixed once, and seals.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class LedgerFile:
         self.dataset_id, self.url = dataset_id, server.url_of(url)
         self._connection = server.connected(self.url)
         (store,) = self.first("SELECT id FROM dphead.store")
-        # where a ledger is, without its host and user: it may be published
+        # name without host and user, because reports publish it
         self.path = f"{server.NAME}{store}/{dataset_id}"
         if not server.is_url(url) and url != self.path:
             raise LedgerError(
@@ -148,7 +148,7 @@ class LedgerFile:
             # alone, `link/..` would be another folder.
             self.path = os.path.realpath(path)
         try:
-            self.path.encode()  # else reports and screens could not show it
+            self.path.encode()  # raises for a path that reports and screens cannot show
         except UnicodeEncodeError as error:
             raise LedgerError(
                 f"The ledger's path {self.path!a} must be valid UTF-8. Rename the "
@@ -191,7 +191,7 @@ class LedgerFile:
             self._db = self._look("ro")
 
     def _look(self, mode: str) -> sqlite3.Connection:
-        """Open the file in a mode of SQLite's URIs, and read from it."""
+        """Open the file in an SQLite mode ("ro" or "rw"), and read from it."""
         place = f"file:{quote(self.path)}?mode={mode}"
         db = sqlite3.connect(
             place, uri=True, isolation_level=None, timeout=READ_PATIENCE
@@ -213,7 +213,7 @@ class LedgerFile:
         self._db.executescript(_SCRIPT)
 
     def meta(self, key: str) -> str | None:
-        """Return a fact that is fixed once, or None if it is not fixed yet.
+        """Return a value that is fixed once, or None if it is not fixed yet.
 
         Parameters
         ----------
@@ -226,11 +226,11 @@ class LedgerFile:
         return row and row[0]
 
     def facts(self) -> dict[str, str]:
-        """Return every fact that is fixed."""
+        """Return all fixed values by key."""
         return dict(map(tuple, self.query(_FACTS)))
 
     def set_once(self, key: str, value: str) -> str:
-        """Fix a fact as `value` unless it was fixed before, and return the fact."""
+        """Fix a key's value unless it was fixed before, and return the fixed value."""
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self.transaction():
             # Under the transaction's lock, so no other process fixes it meanwhile.
@@ -301,7 +301,8 @@ class LedgerFile:
     def _unsound(self, error: Exception) -> LedgerError:
         """Return the LedgerError that describes a failure of SQLite."""
         kind = _kind_of(error)
-        error = getattr(error, "orig", error)  # SQLite's own, without the statement
+        # show SQLite's own error, without the statement
+        error = getattr(error, "orig", error)
         if kind in _BUSY:
             return HeldLedger(
                 f"Another process holds the ledger {self.path}. Wait for that process "
@@ -375,7 +376,7 @@ class LedgerFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Read one state of the ledger in a block, also while others charge."""
+        """Read one state of the ledger in a block, even while others charge."""
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self._begun("read"):
             yield
@@ -407,7 +408,8 @@ class LedgerFile:
             with suppress(*_FAULTS):  # the first error is the one to be seen
                 transaction.rollback()
                 if self._db is not None:
-                    self._db.rollback()  # SQLAlchemy: not after a COMMIT that failed
+                    # SQLAlchemy does not roll back after a failed COMMIT
+                    self._db.rollback()
             raise
 
     @contextmanager
@@ -431,9 +433,9 @@ class LedgerFile:
             raise LostAnswer(cause) from None
 
     def _sync_folder(self) -> None:
-        """Make it durable that a journal was removed from a file's folder.
+        """Make the removal of a journal durable.
 
-        SQLite may have reported an error of just this step.
+        SQLite may have failed at this step.
         """
         if self._db is not None and self.path != IN_MEMORY:
             sync(Path(self.path).parent)

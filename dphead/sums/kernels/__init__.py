@@ -88,7 +88,7 @@ def load(name: str) -> CDLL | None:
         for function, arguments in _ARGUMENTS.items():
             getattr(loaded, function).argtypes = arguments
         loaded.sources.restype = c_char_p
-    except (OSError, AttributeError):  # no library, or one without a function
+    except (OSError, AttributeError):  # the library is missing, or lacks a function
         return None
     return loaded if loaded.sources() == sources.digest().encode() else None
 
@@ -273,7 +273,7 @@ def _call_rows(
 ) -> None:
     """Call a function of rows.c, which reads d numbers of the center and the scale."""
     x = np.ascontiguousarray(x, np.float32)
-    transform.width(x.shape[1])  # raises if a number of the transform is missing
+    transform.width(x.shape[1])  # raises if the transform does not fit the rows
     numbers = [
         None if values is None else np.ascontiguousarray(values, np.float64)
         for values in (transform.center, transform.scale)

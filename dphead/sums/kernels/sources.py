@@ -4,7 +4,8 @@ from hashlib import sha256
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-# They come after those of the environment. Without contraction: a fused multiply-add is
+# These flags follow the flags of the environment. Without contraction: a fused
+# multiply-add is
 # rounded once, and the definition of a row twice (privacy/proofs/exactness.md).
 FLAGS = [
     "-O3",

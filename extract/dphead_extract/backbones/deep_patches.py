@@ -31,7 +31,7 @@ from dphead_extract.normalization import EPSILON, signed_sqrt, spatial_norms
 from dphead_extract.synthetic import N_SYNTHETIC, dead_leaves, synthetic_images
 from dphead_extract.threads import one_thread
 
-_SEED = 0  # seed of the drawn patches; the images have their own
+_SEED = 0  # seed of the patches; the images have a different seed
 # side of a patch in places of a map, number of filters, and places along an axis of the
 # output; benchmarks/results/ablation, "Patches of maps"
 SIDE, FILTERS, PLACES = 3, 512, 3

@@ -15,12 +15,12 @@ from dphead_extract.errors import ExtractError
 if TYPE_CHECKING:
     from dphead_extract.backbones.base import BackboneOptions
 
-_MOST_SCALE = 1e6  # of a mean, and of 1 / std, as in `finetune`; a choice
+_MOST_SCALE = 1e6  # largest mean, and largest 1 / std, as in `finetune`; a choice
 
 
 @dataclass(frozen=True)
 class Traits:
-    """Hold facts of a family of backbones that are needed before PyTorch.
+    """Describe a family of backbones without importing PyTorch.
 
     Attributes
     ----------

@@ -44,7 +44,7 @@ class FixedFilters(Family):
     filters depend on the processor.
     """
 
-    # These backbones cut batches into pieces of their own.
+    # These backbones split batches themselves.
     cpu_batch = 128
 
     def nets(

@@ -10,9 +10,10 @@ sampled every 2**J pixels. There are 1 + J L + L^2 J (J - 1) / 2 channels, order
 S1 by (j1, theta1), S2 by (j1, theta1, j2, theta2). The numbers agree with kymatio's
 ``Scattering2D`` (relative difference below 1e-5 in float32).
 
-Two facts make it fast. One small real matrix for each axis averages with phi, keeps
-every 2**J-th pixel and cuts the border, because phi is a product of two one-dimensional
-Gaussians. The largest intermediate of a piece of images fits in a core's cache.
+Two properties make it fast. One small real matrix for each axis averages with phi,
+keeps every 2**J-th pixel and cuts the border, because phi is a product of two
+one-dimensional Gaussians. The largest intermediate of a piece of images fits in a
+core's cache.
 
 An image's bits may not depend on its place or on other images. Therefore all pieces of
 a batch have the same number of planes, filled up with zeros (`_pieces`).
@@ -32,7 +33,7 @@ from dphead_extract.backbones.fixed_filters import FixedFilters
 from dphead_extract.backbones.wavelets import lowpass_matrix, wavelet_spectra
 from dphead_extract.errors import ExtractError
 
-_MOST_SCALES, _MOST_ANGLES = 14, 64  # choices; it averages over 2**J pixels
+_MOST_SCALES, _MOST_ANGLES = 14, 64  # choices; J scales average over 2**J pixels
 # bytes of the largest intermediate of a piece; choices, not measured
 _CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
 

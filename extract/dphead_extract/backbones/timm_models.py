@@ -192,13 +192,13 @@ def _with_config(
         )
     own = config.get("pretrained_cfg") or config
     arguments = config.get("model_args") or {}
-    # other software's file: it may hold any JSON
+    # a file of other software, which may contain any JSON
     try:
         found = {key: own[key] for key in _TRANSFORM if own.get(key) is not None}
         found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
         check_scale(found.get("mean", ()), found.get("std", ()))
         size = found.get("input_size", (0,))[1:]
-        # such as checkpoint_path, which would read another file
+        # arguments such as checkpoint_path, which would read a different file
         foreign = signature(timm.create_model).parameters.keys() & arguments.keys()
         arguments = dict(arguments)
     except (TypeError, ValueError, AttributeError) as error:
@@ -242,7 +242,7 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
         )
     try:
         with torch.random.fork_rng(devices=[]), _tensors_only():
-            torch.manual_seed(0)  # of `random_weights`
+            torch.manual_seed(0)  # seed of `random_weights`
             name = f"{_LOCAL}{folder}" if folder else options.name
             given = {"pretrained_cfg_overlay": config} if config and not folder else {}
             pretrained = not local or folder is not None
@@ -263,7 +263,7 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
 
 @contextmanager
 def _tensors_only() -> Iterator[None]:
-    """Run no pickled code: older versions of timm would."""
+    """Load tensors only. Older versions of timm would run pickled code."""
     before = {name: os.environ.pop(name, None) for name in _PICKLES}
     os.environ[_PICKLES[0]] = "1"
     try:
@@ -316,7 +316,7 @@ def _timm_transform(
     config = {key: config[key] for key in _TRANSFORM}
     _, height, width = config["input_size"]
     resize = data.create_transform(**config, is_training=False, normalize=False)
-    *steps, _ = resize.transforms  # the last makes a tensor
+    *steps, _ = resize.transforms  # the last transform converts to a tensor
 
     def prepare(image: np.ndarray) -> np.ndarray:
         picture: Any = with_channels(image, channels)

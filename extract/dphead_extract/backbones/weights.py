@@ -65,7 +65,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        # torch names every tensor that is missing or has another shape, a line each
+        # torch writes a line for each tensor that is missing or has a different shape
         lines = [line.strip() for line in str(error).splitlines()]
         raise ExtractError(
             f"--weights does not fit the model: {lines[1][:200]} ({len(lines) - 1} "

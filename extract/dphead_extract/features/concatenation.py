@@ -27,7 +27,7 @@ from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import sound_blocks
 from dphead_extract.features.writing import FeaturesWriter, check_facts
 
-# facts that may differ between the files
+# keys that may differ between the files
 _OWN = {
     *(*FEATURE_SPACE, "library_versions", "n_features", "dtype"),
     *("batch_size", "device", "amp"),
@@ -144,7 +144,7 @@ def _header(files: list[FeaturesFile]) -> Header:
     """Return the header of the joined file, which records each file's backbone."""
     config = _shared_config(files[0])
     known = {field.name for field in fields(Header)} & set(config)
-    # other rows of the same files must not resume or replace these
+    # a run with different rows of the same files must not resume or replace this one
     digests = [
         hashlib.sha256(file.block_digest.tobytes()).hexdigest() for file in files
     ]

@@ -17,7 +17,7 @@ from dphead_extract.features.seal import read_seal
 from dphead_extract.items import is_encodable
 
 SCHEMA_VERSION = 2  # version of the format in extract/dphead_extract/features/format.py
-# facts of the configuration that decide what a column of `features` means
+# keys of the configuration that decide what a column of `features` means
 FEATURE_SPACE = (
     *("backbone", "backbone_kwargs", "weights_sha256", "transform"),
     "normalization",
@@ -198,7 +198,7 @@ def _read_config(file: h5py.File) -> dict[str, Any]:
 
 
 def has_known_types(config: dict[str, Any]) -> bool:
-    """Return whether each fact of a file has the type that readers expect."""
+    """Return whether each value of a configuration has the type that readers expect."""
     classes, shard = config["class_names"], config.get("shard", {})
     lists = [[] if classes is None else classes, config["split_names"]]
     options = config["backbone_kwargs"]

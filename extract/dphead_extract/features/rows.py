@@ -21,7 +21,8 @@ from dphead_extract.items import (
     text_group,
 )
 
-_DEFAULTS = {"labels": -1, "valid": 1, "group": UNGROUPED}  # 0 for other columns
+# values of a column that the file lacks; 0 for the other columns
+_DEFAULTS = {"labels": -1, "valid": 1, "group": UNGROUPED}
 
 
 @dataclass

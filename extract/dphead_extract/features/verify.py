@@ -54,7 +54,7 @@ def verify(path: str | Path) -> list[str]:
         return _told(found, file)
 
 
-# what is wrong, and the rows where it is (their ordinals); None if it is in no row
+# a problem, and the ordinals of its rows; None if it concerns no row
 _Problem = tuple[str, np.ndarray | None]
 
 
@@ -97,7 +97,7 @@ def blocks(file: FeaturesFile) -> Iterator[tuple[int, dict[str, np.ndarray], boo
     because a digest takes longer than reading.
     """
     size = file.config["block_rows"]
-    # otherwise no block would be checked
+    # without this test, no block would be checked
     if size < 1 or len(file.block_digest) != -(-file.n_rows // size):
         raise FormatError(
             f"{str(file.path)!r} has {len(file.block_digest)} digests for "

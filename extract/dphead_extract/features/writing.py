@@ -139,7 +139,8 @@ class FeaturesWriter:
         except OSError:
             pass
         ours = False
-        with suppress(FileNotFoundError):  # renamed or removed before the lock
+        # the file was renamed or removed before it was locked
+        with suppress(FileNotFoundError):
             ours = os.path.samestat(os.fstat(opened), os.lstat(self.part))
         if free and ours and not self.path.exists():
             return file
@@ -157,7 +158,7 @@ class FeaturesWriter:
         """
         key, there, here = _first_difference(file.config, self.config)
         if there != here:
-            if key in ("source_digest", "rows"):  # digests of private values
+            if key in ("source_digest", "rows"):  # these are digests of private values
                 there, here = "other images or labels", "these"
             raise _Refused(
                 f"{str(file.path)!r} was begun with another command: {key} was "
@@ -199,7 +200,7 @@ class FeaturesWriter:
                 _allocate(file, "block_digest", shape, "uint8")
                 self._places = extents(file)
             self._seal(complete=False)
-        except (OSError, RuntimeError) as error:  # RuntimeError: HDF5's, on closing
+        except (OSError, RuntimeError) as error:  # HDF5 raises RuntimeError on closing
             raise self._full(error) from error
 
     def _opened(self) -> Path:
@@ -285,7 +286,7 @@ class FeaturesWriter:
             sync_path(self.path.parent)
         except OSError as error:
             raise self._full(error) from error
-        self.close()  # and unlock: the .part has its final name
+        self.close()  # also unlocks: the .part has its final name now
 
     def close(self) -> None:
         """Close the file; an unfinished .part stays and can be resumed."""

@@ -120,14 +120,14 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
                 "same folder."
             )
         split = _IDX_PREFIX.get(re.split(r"[-_.]", match[2] or "")[-1], "")
-        # the same file may lie there packed and unpacked
+        # the folder may have a file packed and unpacked
         first = pairs.setdefault(split, (file, file.with_name(name)))[0]
         if first.name.removesuffix(".gz") != stem:
             raise ExtractError(
                 "The folder has two IDX files of images for the split "
                 f"{split or 'all'}. Type the path of a file instead of the folder."
             )
-    if "" in pairs and len(pairs) > 1:  # else it has all rows
+    if "" in pairs and len(pairs) > 1:  # a single file without a split has all rows
         raise ExtractError(
             f"{pairs[''][0].name!r} is of no split. Type the path of a file instead of "
             f"the folder, or rename it to one of {', '.join(_IDX_PREFIX)}."

@@ -174,7 +174,7 @@ class Classes:
 
 def _numbered(count: str) -> list[str]:
     """Return the names "0", "1", ... of `count` classes."""
-    # its length first: a number of thousands of digits cannot be read
+    # check the length first, because int() refuses thousands of digits
     if len(count) > len(str(_MOST_CLASSES)) or int(count) > _MOST_CLASSES:
         raise ExtractError(
             f"--classes N must be at most {_MOST_CLASSES}, got {count[:20]}."
@@ -203,7 +203,7 @@ def possible_splits(declared: bool) -> list[str]:
 
 
 def split_doubts(counts: Mapping[str, int]) -> list[str]:
-    """Return a line for rows whose folder or file does not name a split; private.
+    """Return a private warning about rows in folders or files that name no split.
 
     `counts` has the number of rows of each such folder or file.
     """
@@ -334,7 +334,7 @@ def interpreted(
 
 
 def alike_groups(names: Iterable[str]) -> list[str]:
-    """Return a line for people whose ids differ only by case or by leading zeros.
+    """Return a private warning about ids that differ only by case or leading zeros.
 
     A spreadsheet turns 007 into 7, which then is another person. The line is private.
     """

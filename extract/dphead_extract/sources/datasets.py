@@ -284,6 +284,7 @@ class _Images:
         value = next(islice(self._cells, row - self._next, None)).as_py()
         self._next = row + 1
         data = value.get("bytes") if isinstance(value, dict) else value
-        if data is None:  # `datasets` may store the path of a file elsewhere
+        # `datasets` may store only the path of a file outside the table
+        if data is None:
             raise FileNotFoundError("the row holds no bytes of an image")
         return data

@@ -23,7 +23,7 @@ from dphead_extract.sources.classes import Classes, Roles
 from dphead_extract.sources.columns import Columns
 
 _HALF_OF_LEVELS = 127
-_WHITE = 255  # of 8 bits
+_WHITE = 255  # white in 8 bits
 MISSING = "the file does not exist"  # why a row is unreadable
 
 
@@ -40,14 +40,14 @@ class SourceOptions:
 
 @dataclass
 class DeepImages:
-    """Note how much of their range gray images of more than 8 bits use.
+    """Record how much of their range gray images of more than 8 bits use.
 
     The result is private. It may only be told to the data holder: a range that is
     chosen by the images would depend on them.
     """
 
     count: int = 0
-    highest: int = 0  # of the 256 levels
+    highest: int = 0  # highest of the 256 levels in any image
 
     def add(self, level: int | None) -> None:
         """Note the result of `Source.highest_level`."""
@@ -172,12 +172,12 @@ class Source(Roles):
         stored an image. All forms ignore the declared range. Otherwise the same images
         under another range would be a new data set with a new budget.
         """
-        assert raw is not None  # else it could not have been decoded
+        assert raw is not None  # a decoded image has bytes
         levels: np.ndarray | None = image
         if self.pixels != PixelRange():
             try:
                 levels = _decoded(raw, PixelRange())
-            except UnreadableImage:  # without a range
+            except UnreadableImage:  # the samples have no known range
                 levels = None
         if isinstance(raw, bytes):
             samples, whole = stored_samples(raw), np.frombuffer(raw, np.uint8)
@@ -230,9 +230,10 @@ def _canonical(samples: np.ndarray | None, levels: np.ndarray | None) -> np.ndar
             if small.min() >= 0 and small.max() <= _WHITE and not (small % 1).any():
                 pixels = small.astype(np.uint8)
                 break
-    assert pixels is not None  # else the image could not have been decoded
+    assert pixels is not None  # a decoded image has pixels
     if pixels.ndim == 3:
-        parts = (pixels[:1], pixels)  # a row of colors tells it in less time
+        # the first row of a color image usually decides, in less time
+        parts = (pixels[:1], pixels)
         if all((part == part[..., :1]).all() for part in parts):
             return pixels[..., 0]
     return pixels

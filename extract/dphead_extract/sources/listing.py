@@ -91,10 +91,10 @@ class Layout:
         return dict(zip(self.parts, folders, strict=False))
 
     def doubts(self, names: list[str], labeled: bool) -> list[str]:
-        """Return lines for folders that name no split, or lie below the layout.
+        """Return private warnings about folders without a split or below the layout.
 
-        Folders below may hold copies, or be people, which matters for labeled images.
-        The lines are private.
+        Folders below the layout may hold copies, or stand for people, which matters
+        for labeled images.
         """
         splits = Counter(self._said(name).get("split", "") for name in names)
         unknown = {s: n for s, n in splits.items() if s and s.lower() not in SPLITS}

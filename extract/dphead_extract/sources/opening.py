@@ -128,7 +128,7 @@ def tell_left_out(left_out: Counter[str]) -> None:
 
 
 def tell_doubts(doubts: Sequence[str]) -> None:
-    """Print what rows of a source may mean, to standard error, for the data holder."""
+    """Print warnings about a source's rows to standard error, for the data holder."""
     for doubt in doubts:
         _tell(f"! private, for the data holder only: {doubt}.")
 
@@ -143,7 +143,7 @@ def _beside(folder: Path, kind: str) -> Counter[str]:
         opened = set(datasets.table_files(folder, Columns()))
     elif kind in arrays.OPENED:
         opened = {f for pattern in arrays.OPENED[kind] for f in folder.glob(pattern)}
-    else:  # the reader of image files counts them itself
+    else:  # the reader of image files counts its left-out files
         return Counter()
     others = set(listing.files_below(folder)) - opened
     return Counter({f"files that are not of the {kind} format": len(others)})

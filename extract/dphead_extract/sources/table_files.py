@@ -22,11 +22,12 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.numerals import typed_number
 from dphead_extract.sources.columns import check_columns
 
-_pc: Any = compute  # it makes its functions when it is imported
+# pyarrow creates these functions at import, so type checkers do not know them
+_pc: Any = compute
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 # digits with separators between them: a decimal comma, thousands, a misread 12.5
 _SEPARATED = re.compile(r"[-+]?\d+([.,'’_\s]\d+)+([eE][-+]?\d+)?")
-MAX_LINE_BYTES = 16 << 20  # of one line of a CSV; a choice, not measured
+MAX_LINE_BYTES = 16 << 20  # largest line of a CSV; a choice, not measured
 
 
 class TableFile:
@@ -138,7 +139,7 @@ class TableFile:
             raise self.broken(line) from error
 
     def _foreign(self, line: int | None) -> ExtractError:
-        """Return the error for bytes that the encoding does not have."""
+        """Return the error for bytes that are invalid in the encoding."""
         where = "" if line is None else f" in line {line}"
         return ExtractError(
             f"--encoding {self.encoding} does not fit {str(self.path)!r}{where}. Type "
@@ -208,13 +209,14 @@ class TableFile:
         try:
             reader = pacsv.open_csv(self.path, read, parse, convert)
         except pa.ArrowInvalid as error:
-            if "Could not skip" in str(error):  # nothing comes after the header
+            if "Could not skip" in str(error):  # the file has only a header
                 return
             raise
         line = 2
         for batch in reader:
             for column in batch.columns:
-                cells = column.buffers()[2]  # all of them in a row: quickly searched
+                # one buffer with all cells, which is quick to search
+                cells = column.buffers()[2]
                 data = b"" if cells is None else cells.to_pybytes()
                 if b"\n" in data or b"\r" in data:
                     broken = _pc.match_substring_regex(column, "[\r\n]")
@@ -374,7 +376,8 @@ def _numbers(column: Any, where: str) -> np.ndarray:
     if is_text(column.type):
         try:
             column = column.cast(pa.float64())
-        except pa.ArrowInvalid:  # Python also reads " 1.5", and tells which are none
+        # Python accepts " 1.5" too, and finds the cell that is not a number
+        except pa.ArrowInvalid:
             cells = [cell or "" for cell in column.to_pylist()]
             numbers = np.array([_cell_number(cell) for cell in cells], float)
             for at in np.flatnonzero(np.isnan(numbers)):

@@ -64,7 +64,7 @@ class _Arrays:
             wanted = (columns.features or ("features",))[0]
             check_columns([wanted], [*stored], path)
             self.unread = sorted({*stored} - {wanted, *roles.values()})
-            # a member without the header of an array is given as bytes
+            # numpy returns bytes for a member that is not an array
             x = np.asarray(stored[wanted])
             if x.ndim != 2 or x.dtype.kind not in "biuf" or 0 in x.shape:
                 raise ExtractError(
@@ -72,7 +72,7 @@ class _Arrays:
                     f"got shape {x.shape} and dtype {x.dtype} in {str(path)!r}. Type "
                     "the name of another array."
                 )
-            if x.dtype == np.longdouble:  # pyarrow does not have it
+            if x.dtype == np.longdouble:  # pyarrow has no longdouble
                 with np.errstate(over="ignore"):
                     x = x.astype(np.float64)
             lists = pa.FixedSizeListArray.from_arrays(
