@@ -55,9 +55,8 @@ def _move(source: Any, url: str) -> None:
     """
     from dphead.fit.ledgers import note_ledger
     from dphead.privacy.ledger import Ledger, server
-    from dphead.privacy.ledger.moving import merge
+    from dphead.privacy.ledger.moving import counted_data_sets, merge
     from dphead.privacy.ledger.moving import move as move_rows
-    from dphead.privacy.ledger.store import COUNTS, MERGED
 
     if not server.is_url(url):
         raise ValueError(
@@ -68,12 +67,8 @@ def _move(source: Any, url: str) -> None:
     dataset_id = book.meta("dataset_id")
     target = Ledger(url, dataset_id)
     move_rows(book, target)
-    for key in book.facts():
-        if key.startswith(f"{MERGED} "):  # the server tells the team who counts them
-            merged = key.removeprefix(f"{MERGED} ")
-            # the move must not complete a merge that other ledgers still wait for
-            last = f"{COUNTS} {merged}" in book.facts()
-            merge(Ledger(url, merged), target, last=last)
+    for merged in counted_data_sets(book):  # the server tells the team who counts them
+        merge([Ledger(url, merged)], target)
     note_ledger(target.path, dataset_id)
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
     say("Ledger", target.path)

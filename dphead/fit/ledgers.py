@@ -22,7 +22,7 @@ from dphead.analysis.ledger_place import ledger_home, named
 from dphead.fit.team_images import TeamImages, TeamPeople
 from dphead.privacy.atomic_write import ForeignFile, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.ledger.moving import holds_all
+from dphead.privacy.ledger.moving import counted_data_sets, holds_all
 from dphead.privacy.ledger.server import held, is_on_server, team_url
 from dphead.privacy.ledger.store import COUNTS, IN_MEMORY, MERGED, MOVED, HeldLedger
 from dphead.privacy.rounding import as_declared
@@ -77,12 +77,11 @@ def counted_in(dataset_id: str) -> str:
 
 
 def _merged_into(dataset_id: str) -> str | None:
-    """Return the data set whose ledger counts the fits of this one's, or None.
+    """Return the data set whose ledger counts this data set's fits, or None.
 
-    The mark of a merge that was interrupted or refused is not followed before all
-    ledgers of the data set were merged: the ledger that it names lacks fits. Until
-    then, the marked ledger takes no fit, and its fits and budget count
-    (`counts_where_it_moved`).
+    A merge first closes the ledgers of a data set, with a mark. The mark is followed
+    only when the other ledger has the fits of all of them. Until then, no closed ledger
+    takes a fit, and its fits and budget count (`counts_where_it_moved`).
     """
     into = _noted_in(dataset_id, MERGED)
     counted = into is not None and _noted_in(into, f"{COUNTS} {dataset_id}")
@@ -90,7 +89,7 @@ def _merged_into(dataset_id: str) -> str | None:
 
 
 def _noted_in(dataset_id: str, fact: str) -> str | None:
-    """Return a fact of a data set's own ledger or its ledger on the team's server."""
+    """Return a fact of a data set's ledger in DPHEAD_HOME or on the team's server."""
     path, url = default_ledger_path(dataset_id), team_url()
     places = [path] if path.is_file() else []
     for place in (*places, *([] if url is None else [url])):
@@ -223,18 +222,24 @@ class Elsewhere:
     ----------
     path : str
         The ledger's file.
+    dataset_id : str
+        The ledger's data set.
     fits : int or None
         Number of fits. None if the ledger is missing or unreadable.
     budget : dict or None
         As `Ledger.budget`.
     overlap : Overlap or None
         Images shared with another data set. None for the same data set.
+    merged : bool
+        Whether the data set was merged into the run's data set.
     """
 
     path: str
+    dataset_id: str
     fits: int | None
     budget: dict[str, float] | None
     overlap: Overlap | None = None
+    merged: bool = False
 
     def fact(self, folder: Path | None = None) -> dict[str, object]:
         """Return the public facts about this ledger for the report in `folder`.
@@ -248,6 +253,8 @@ class Elsewhere:
     def __str__(self) -> str:
         """Return path, fits and data set of the ledger, for the data holder only."""
         whose = "this data set"
+        if self.merged:
+            whose = f"data set {self.dataset_id}, which was merged into this one"
         if (o := self.overlap) is not None:
             whose = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
         held = "gone or unreadable" if self.fits is None else f"{self.fits} fits"
@@ -281,21 +288,29 @@ def check_alone(
         The budget of that ledger.
     """
     for other in _others(dataset_id, own):
+        merged = other.merged and (
+            f"Repeat the command `dphead ledger people` of data set {other.dataset_id}:"
+            " it merges all ledgers."
+        )
         if other.budget is not None:
             limit = f"epsilon={as_declared(other.budget['epsilon'])}"
+            todo = merged or (
+                "Drop --ledger, or pass the ledger with the budget. For another data "
+                "set with the same images, extract with --dataset-id."
+            )
             raise LedgerError(
                 f"These images have the budget {limit} in the ledger {other}, got "
-                f"the ledger {own}. Nothing was charged. Drop --ledger, or pass "
-                "the ledger with the budget. For another data set with the same "
-                "images, extract with --dataset-id."
+                f"the ledger {own}. Nothing was charged. {todo}"
             )
         if budget is not None and other.fits != 0:
-            whose = other.overlap.dataset_id if other.overlap else str(dataset_id)
+            todo = merged or (
+                "Use a ledger without a budget, and add up the fits. If a missing "
+                "ledger was moved here, or never held a fit, remove its line from "
+                f"{_notes(other.dataset_id)}."
+            )
             raise LedgerError(
                 f"a budget must count every fit on the same images, got {other} in "
-                f"addition to {own}. Nothing was charged or set. Use a ledger without "
-                "a budget, and add up the fits. If a missing ledger was moved here, or "
-                f"never held a fit, remove its line from {_notes(whose)}."
+                f"addition to {own}. Nothing was charged or set. {todo}"
             )
 
 
@@ -396,22 +411,32 @@ def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     """
     if dataset_id is None or not has_home():
         return []
-    index, found = image_index(), []
-    sharing = [
-        (name, overlap)
-        for first, overlap in _sharing(index, dataset_id)
-        for name in dict.fromkeys((first, counted_in(first)))
-        if overlap is None or name != dataset_id
-    ]
-    for name, overlap in sharing:
-        default = str(default_ledger_path(name))
-        for path in (default, *noted_ledgers(name), *_on_team(name)):
-            if any(path == str(one) or _one_file(path, one) for one in own):
-                continue
-            # a missing default ledger was never created
-            if path != default or os.path.lexists(path):
-                found.append(Elsewhere(path, *_held_by(path), overlap))
+    found, names = [], dict(_sharing(image_index(), dataset_id))
+    for name in [*names]:
+        names.setdefault(counted_in(name), names[name])
+    todo = [*names]
+    while todo:
+        for path in known_ledgers(name := todo.pop(0)):
+            fits, budget, counted = _held_by(path)
+            # the ledgers of a merged data set too: one can be found after the merge
+            new = [one for one in counted if one not in names]
+            names |= dict.fromkeys(new, names[name])
+            todo += new
+            if not any(path == str(one) or _one_file(path, one) for one in own):
+                overlap = names[name]
+                merged = overlap is None and name != dataset_id
+                found.append(Elsewhere(path, name, fits, budget, overlap, merged))
     return found
+
+
+def known_ledgers(dataset_id: str) -> list[str]:
+    """Return the places of a data set's team, default and noted ledgers.
+
+    A default ledger that is missing was never created. A noted one may be missing.
+    """
+    default = default_ledger_path(dataset_id)
+    own = [str(default)] if os.path.lexists(default) else []
+    return [*_on_team(dataset_id), *own, *noted_ledgers(dataset_id)]
 
 
 def _on_team(dataset_id: str) -> list[str]:
@@ -434,8 +459,7 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
     """Return the known ledger of a data set that holds a fit, or None."""
     if dataset_id is None or not has_home():
         return None
-    own = str(default_ledger_path(dataset_id))
-    for path in (*_on_team(dataset_id), own, *noted_ledgers(dataset_id)):
+    for path in known_ledgers(dataset_id):
         with suppress(LedgerError), closing(Ledger(path, read_only=True)) as book:
             if book.holds(fit_id):
                 return path
@@ -453,41 +477,39 @@ def _one_file(path: str, other: str | Path) -> bool:
     return all(map(os.path.exists, (path, other))) and os.path.samefile(path, other)
 
 
-def _held_by(path: str) -> tuple[int | None, dict[str, float] | None]:
-    """Return the fits and budget of a ledger, or None for both if it is unreadable.
+def _held_by(
+    path: str,
+) -> tuple[int | None, dict[str, float] | None, list[str]]:
+    """Return a ledger's fits and budget, and the data sets that were merged into it.
 
-    A missing ledger counts as unreadable. Raises HeldLedger while another process
-    blocks it or its server does not answer.
+    A missing or unreadable ledger has unknown fits (None). Raises HeldLedger while
+    another process blocks it or its server does not answer.
     """
     if not (is_on_server(path) or os.path.isfile(path)):
-        return None, None
+        return None, None, []
     try:
         with closing(Ledger(path, read_only=True)) as book:
+            counted = counted_data_sets(book)
             if counts_where_it_moved(book):
-                return 0, None
-            return book.count_fits(), book.budget()
+                return 0, None, counted
+            return book.count_fits(), book.budget(), counted
     except HeldLedger:
         raise
     except (LedgerError, ValueError):
-        return None, None
+        return None, None, []
 
 
 def counts_where_it_moved(book: Ledger) -> bool:
     """Return whether `book` was moved, and the new ledger holds all its charges.
 
     Otherwise, or if the new ledger is unreadable, the charges and the budget of `book`
-    count. A row in `book` that names the new ledger is not enough. A merged ledger also
-    counts until all ledgers of its data set were merged, because no fit is charged to
-    the new ledger before.
+    count. A row in `book` that names the new ledger is not enough.
     """
     place = book.meta(MOVED)
     if place in (None, book.path) or not (is_on_server(place) or os.path.isfile(place)):
         return False
     try:
         with closing(Ledger(place, read_only=True)) as target:
-            counts = target.meta(f"{COUNTS} {book.meta('dataset_id')}") is not None
-            if book.meta(MERGED) is not None and not counts:
-                return False
             return holds_all(book, target) and not (book.verify() or target.verify())
     except HeldLedger:
         raise

@@ -12,16 +12,16 @@ from dphead_extract.people import People
 from dphead.fit.ledgers import (
     PEOPLE,
     counts_where_it_moved,
-    default_ledger_path,
     holding,
     image_index,
-    noted_ledgers,
+    known_ledgers,
+    ledger_name,
     open_ledger,
     people_index,
 )
 from dphead.privacy.ledger import Ledger, LedgerError, seals
-from dphead.privacy.ledger.moving import merge
-from dphead.privacy.ledger.server import is_on_server, team_url
+from dphead.privacy.ledger.moving import holds_all, merge
+from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import MOVED
 
 
@@ -31,7 +31,7 @@ def declare_people(
     """Declare the id system of a features file's groups, and merge its ledgers.
 
     Run it again after an interruption. Each step before the last one makes dphead
-    refuse more, never less (proofs/ledger.md, "People").
+    refuse more, never less (proofs/people.md, "Crashes").
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def declare_people(
         Whether the data set keeps its own ledger, because nobody in it is in another
         data set of the system.
     not_private : bool, default False
-        Whether a ledger with fits without noise, or with a seed, may be merged.
+        Whether ledgers may be merged although only some have an infinite epsilon.
 
     Returns
     -------
@@ -70,43 +70,47 @@ def declare_people(
         )
     people = People(people_index(), system, new)
     counts = people.shared_id or dataset_id
-    joining = () if new else (dataset_id, counts)
+    # held to the end: a second command waits, and finds this one's result
     with people.held():
-        people.keep(dataset_id, salt, groups, joining)
-    merged: list[str] = []
-    book = open_ledger(None, counts)
-    with holding(book):
+        people.keep(dataset_id, salt, groups, () if new else (dataset_id, counts))
+        book = open_ledger(None, counts)
+        with holding(book):
+            _fix(book, people)
+            merged = []
+            if counts != dataset_id:
+                merged = _merge_all(dataset_id, book, not_private)
         if counts != dataset_id:
-            with ExitStack() as opened:
-                sources = [
-                    opened.enter_context(closing(source))
-                    for source in _ledgers_of(dataset_id, book)
-                ]
-                for source in () if not_private else sources:
-                    _check_noise(source, book)
-                for source in sources:
-                    merge(source, book, last=source is sources[-1])
-                    merged.append(source.path)
-        _fix(book, people)
-    if counts != dataset_id:
-        images = image_index()
-        images.add(counts, images.images(dataset_id))
-        with people.held():
+            images = image_index()
+            images.add(counts, images.images(dataset_id))
             people.join(dataset_id)
     return book, merged
 
 
-def _check_noise(source: Ledger, target: Ledger) -> None:
-    """Raise LedgerError if a merge would make the total of the target infinite."""
-    known, others = (
-        any(event.noise_multiplier == 0 for event in one.events())
-        for one in (source, target)
-    )
-    if known and not others:
+def _merge_all(dataset_id: str, target: Ledger, not_private: bool) -> list[str]:
+    """Merge all known ledgers of a data set into another one's. Return their places."""
+    with ExitStack() as opened:
+        sources = [
+            opened.enter_context(closing(source))
+            for source in _ledgers_of(dataset_id, target)
+        ]
+        new = [source for source in sources if not holds_all(source, target)]
+        if new and not not_private:
+            _check_noise([*new, target])
+        if sources:
+            merge(sources, target)
+        return [source.path for source in sources]
+
+
+def _check_noise(books: list[Ledger]) -> None:
+    """Raise LedgerError if a merge makes the total of a ledger infinite."""
+    infinite = [
+        any(event.noise_multiplier == 0 for event in book.events()) for book in books
+    ]
+    if any(infinite) and not all(infinite):
         raise LedgerError(
-            f"The ledger {source.path} has a fit without noise or with a seed. A merge "
-            "makes the epsilon of all data sets of the id system infinite from then "
-            "on. Confirm with --i-know-this-is-not-private."
+            f"The ledger {books[infinite.index(True)].path} has a fit without noise or "
+            "with a seed. A merge makes the epsilon of all data sets of the id system "
+            "infinite from then on. Confirm with --i-know-this-is-not-private."
         )
 
 
@@ -123,16 +127,14 @@ def _fix(book: Ledger, people: People) -> None:
 
 
 def _ledgers_of(dataset_id: str, target: Ledger) -> Iterator[Ledger]:
-    """Open every known ledger of a data set. Its own ledger is made if it is missing.
+    """Open every known ledger of a data set. Make its own ledger if it has none.
 
     A closed ledger without fits still tells which ledger counts the data set.
     """
-    default, url = default_ledger_path(dataset_id), team_url()
-    places = [str(default)] if url is None or default.exists() else []
-    places += [*noted_ledgers(dataset_id), *([] if url is None else [url])]
-    for place in dict.fromkeys(places):
+    own = str(ledger_name(None, dataset_id))
+    for place in dict.fromkeys((own, *known_ledgers(dataset_id))):
         missing = not is_on_server(place) and not os.path.isfile(place)
-        if place != str(default) and missing:
+        if place != own and missing:
             raise LedgerError(
                 f"The ledger {place} of data set {dataset_id} is missing, and may hold "
                 "fits. Restore it from a backup, then run this command again."

@@ -1,13 +1,17 @@
 """Two years of patients: one ledger counts each person, in a file and on a server."""
 
+import itertools
 import json
-from contextlib import suppress
+import shutil
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
 from commands import contents, dphead, fitted, id_of, refusal, report_of, words
 from core import reserve
+from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
+from dphead_extract.index import ImageIndex
 from dphead_extract.people import People
 from ledgers import specs
 
@@ -15,7 +19,9 @@ from benchmarks.faults.servers import CLIENT
 from dphead.fit import loop
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
+    charging,
     counted_in,
+    declared_people,
     fix_budget,
     ledger_home,
     note_ledger,
@@ -23,7 +29,8 @@ from dphead.fit.ledgers import (
     people_index,
     read_ledger,
 )
-from dphead.privacy.ledger import Ledger, LedgerError, moving, server
+from dphead.privacy.ledger import Ledger, LedgerError, server
+from dphead.privacy.ledger.store import LedgerFile
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
 OWN = "People are recognized only within this data set"
@@ -164,56 +171,139 @@ def test_a_merged_budget_that_holds_is_no_guarantee_for_the_sum(tmp_path, clinic
     assert "exceed the budget" in said
 
 
-STEPS = [
-    (module.People, "keep"),
-    (moving, "_fixed"),
-    (moving.Ledger, "set_once"),
-    (moving.Ledger, "add"),
-    (module, "_fix"),
-    (module.People, "join"),
-]
+class Killed(BaseException):
+    """Raised where a process dies."""
 
 
-@pytest.mark.parametrize(
-    ("store", "place", "step"),
-    [
-        *(("file", *one) for one in STEPS),
-        *(("server", *STEPS[at]) for at in (2, 5)),  # the others take seconds more
-    ],
-    indirect=["store"],
-)
-def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
-    store, tmp_path, clinic, monkeypatch, place, step
-):
-    """Until then, no fit of the data set is left uncounted, and nobody becomes new."""
-    one = made(tmp_path, "one", 0)
-    charged(one)
-    real, calls = getattr(place, step), []
-    for number in range(20):
+def died_everywhere(monkeypatch, function):
+    """Yield after each death of a function: before and after each durable write."""
+    begun, keep = LedgerFile._begun, ImageIndex._keep
+    for point in range(100):
+        written = itertools.count()
 
-        def dies(*given, number=number, **more):
-            calls.append(step)
-            if len(calls) == number + 1:
-                raise KeyboardInterrupt
-            return real(*given, **more)
+        def dies(written=written, point=point):
+            if next(written) == point:
+                raise Killed
 
-        calls.clear()
+        @contextmanager
+        def transaction(self, kind, dies=dies):
+            with begun(self, kind):
+                yield
+                if kind == "write":
+                    dies()
+            if kind == "write":
+                dies()
+
+        def entry(self, name, data, dies=dies, keep=keep):
+            dies()
+            keep(self, name, data)
+            dies()
+
         with monkeypatch.context() as patch:
-            patch.setattr(place, step, dies)
+            patch.setattr(LedgerFile, "_begun", transaction)
+            patch.setattr(ImageIndex, "_keep", entry)
             try:
-                module.declare_people(one, clinic, False)
-            except KeyboardInterrupt:
-                assert fits_in_all(one, clinic) == 1
-                assert takes_none_or_counts_all(one)
-                continue
-            break
-    assert 0 < number < 19
-    module.declare_people(one, clinic, False)
-    assert fits_of(one) == 1
-    book = read_ledger(None, counted_in(id_of(one)))
-    assert book.verify() == [] and book.meta("dataset_id") != id_of(one)
-    command = (*year(tmp_path, "two", 0)[1], "--people", clinic, "--new-people")
-    assert "60 of 60 people" in refusal(*command)
+                function()
+                return
+            except Killed:
+                pass
+        yield point
+
+
+@pytest.mark.parametrize("store", ["file", "server"])
+def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
+    store, tmp_path, clinic, monkeypatch, request
+):
+    """Until then, no ledger forgets a fit, and nobody becomes new."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    fix_budget(open_ledger(None, id_of(one)), 2.0, 1e-3)
+    charged(one)
+    (fit,) = (fit["fit_id"] for fit in read_ledger(None, id_of(one)).fits())
+    more = made(tmp_path, "more", 60, "--dataset-id", id_of(one))  # other people
+    groups = open_features(one).group
+    home, saved = ledger_home(), tmp_path / "saved"
+    noted = home / "noted.sqlite"
+    places = (None, noted, tmp_path / "new.sqlite")
+    if store == "file":
+        Ledger(noted, id_of(one)).close()
+        note_ledger(str(noted), id_of(one))
+        shutil.copytree(home, saved)
+    else:
+        on_server(request.getfixturevalue("team"), monkeypatch)
+
+    def finished():
+        module.declare_people(one, clinic, False)
+        book = read_ledger(None, counted_in(id_of(one)))
+        assert [fit["fit_id"] for fit in book.fits()] == [fit]
+        assert book.verify() == [] and book.meta("dataset_id") != id_of(one)
+        assert book.budget()["epsilon"] == 2.0 and not book.is_sum()
+        assert people_of(one)["system"] == clinic
+
+    points = 0
+    for _ in died_everywhere(
+        monkeypatch, lambda: module.declare_people(one, clinic, False)
+    ):
+        points += 1
+        assert not any(forgets(one, fit, place) for place in places)
+        if (counts := counted_in(id_of(one))) != id_of(one):
+            assert read_ledger(None, counts).holds(fit)
+            with pytest.raises(LedgerError, match="not recorded"):
+                people_of(more)
+            with pytest.raises(ExtractError, match="60 of 60"):
+                People(people_index(), clinic, True).check(None, groups)
+        if store == "file":  # each death begins anew, on a server the next goes on
+            finished()
+            shutil.rmtree(home)
+            shutil.copytree(saved, home)
+    finished()
+    assert points > (15 if store == "file" else 5)
+
+
+def people_of(features):
+    with open_features(features) as file:
+        return declared_people(file)
+
+
+def forgets(features, fit, where):
+    """Whether a ledger without a fit takes a charge of its data set now."""
+    with suppress(LedgerError):
+        book = open_ledger(where, counted_in(id_of(features)))
+        with charging(book), suppress(Killed), book.transaction():
+            found = not book.holds(fit)
+            raise Killed  # take the charge back
+        return found
+    return False
+
+
+@pytest.mark.parametrize("store", ["file", "server"])
+def test_a_ledger_that_is_found_after_the_merge_counts(
+    store, tmp_path, clinic, monkeypatch, request
+):
+    """A team's server or a note can name another ledger of a merged data set."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    folder = people_index().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "key").write_bytes(b"k" * 32)  # the team's: one id system for both
+    two = made(tmp_path, "two", 60)
+    fitted("ledger", "people", clinic, two)
+    if store == "server":
+        on_server(request.getfixturevalue("team"), monkeypatch)
+        other = open_ledger(None, id_of(two))
+    else:
+        other = Ledger(tmp_path / "other.sqlite", id_of(two))
+        note_ledger(other.path, id_of(two))
+    other.set_budget(2.0, 1e-3)
+    reserve(specs(1, 8.0, group_cap=2), other)
+    book = open_ledger(None, counted_in(id_of(two)))
+    message = "have the budget epsilon=2"
+    with pytest.raises(LedgerError, match=message) as found, charging(book):
+        pass
+    assert f"data set {id_of(two)}, which was merged into this one" in str(found.value)
+    fitted("ledger", "people", clinic, two)
+    assert fits_of(two) == 1
+    with charging(book):
+        assert book.budget()["epsilon"] == 2.0
 
 
 def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
@@ -230,27 +320,6 @@ def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
     assert counted_in(id_of(two)) == id_of(two)
     said = refusal(*fit, tmp_path / "r2")
     assert "have the budget epsilon=2" in said and "Nothing was charged" in said
-
-
-def takes_none_or_counts_all(features):
-    """Whether a fit now would be refused, or charged where the first fit counts."""
-    with suppress(LedgerError):
-        charged_in = open_ledger(None, counted_in(id_of(features)))
-        with suppress(KeyboardInterrupt), charged_in.transaction():
-            number = charged_in.count_fits()
-            raise KeyboardInterrupt  # take the charge back
-        return number == 1
-    return True
-
-
-def fits_in_all(features, clinic):
-    """Fits of the ledgers that a fit on the file, or on a new one, would open."""
-    shared = People(people_index(), clinic).shared_id
-    books = {counted_in(id_of(features)), shared}
-    fits = [f["fit_id"] for b in books for f in read_ledger(None, b).fits()]
-    assert len(fits) == len({*fits}) or counted_in(id_of(features)) == shared
-    closed = read_ledger(None, id_of(features))
-    return len({*fits, *(fit["fit_id"] for fit in closed.fits())})
 
 
 def test_a_merge_that_makes_the_total_infinite_needs_a_confirmation(tmp_path, clinic):
@@ -423,37 +492,6 @@ def test_a_file_keeps_the_id_system_that_it_declares(tmp_path, clinic):
     one = made(tmp_path, "one", 0, "--people", clinic)
     said = refusal("ledger", "people", "other", one)
     assert f"declares the id system '{clinic}'" in said
-
-
-@pytest.mark.parametrize("store", ["file", "server"])
-def test_a_ledger_that_was_merged_halfway_still_has_its_budget(
-    store, tmp_path, clinic, monkeypatch, request
-):
-    """A command that dies between two merges leaves no ledger that forgets fits."""
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    two = made(tmp_path, "two", 60)
-    fitted("ledger", "budget", two, "--epsilon", 2, "--delta", 1e-3)
-    fitted("fit", two, "-o", tmp_path / "first", *FIT, "--epsilon", 1.9)
-    fit = ["fit", two, *FIT, "--epsilon", 1.9, "-o"]
-    if store == "file":
-        Ledger(second := tmp_path / "second.sqlite", id_of(two)).close()
-        note_ledger(str(second), id_of(two))
-        fit[2:2] = ["--ledger", tmp_path / "third.sqlite"]
-    else:
-        on_server(request.getfixturevalue("team"), monkeypatch)
-    assert "have the budget" in refusal(*fit, tmp_path / "before")
-    real, merged = module.merge, []
-
-    def dying(*given, **more):
-        if merged:
-            raise KeyboardInterrupt
-        merged.append(real(*given, **more))
-
-    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        patch.setattr(module, "merge", dying)
-        module.declare_people(two, clinic, False)
-    assert merged
-    assert "have the budget" in refusal(*fit, tmp_path / "after")
 
 
 def test_a_move_completes_no_merge(tmp_path, clinic, monkeypatch, team):

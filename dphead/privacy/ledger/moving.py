@@ -1,6 +1,7 @@
 """Move or merge a data set's ledger, so that one ledger counts its fits."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Table, select
@@ -18,6 +19,8 @@ from dphead.privacy.ledger.schema import (
     LedgerError,
 )
 from dphead.privacy.ledger.store import COUNTS, MERGED, MOVED, SUM
+
+_FIT_IDS = select(FITS.c.fit_id)
 
 
 def move(source: Ledger, target: Ledger) -> None:
@@ -59,104 +62,110 @@ def move(source: Ledger, target: Ledger) -> None:
         seals.check_undamaged(target)
 
 
-def merge(source: Ledger, target: Ledger, *, last: bool = True) -> None:
-    """Add all fits of a ledger to the ledger of another data set, and close the source.
+def merge(sources: Sequence[Ledger], target: Ledger) -> None:
+    """Add all fits of a data set's ledgers to the ledger of another data set.
 
-    The same call also finishes an interrupted merge. A data set can have several
-    ledgers: `last` tells that all others were merged, so the target counts the data set
-    from then on.
+    The sources are then closed for charges. The same call also finishes an interrupted
+    merge.
+
+    Parameters
+    ----------
+    sources : sequence of Ledger
+        All known ledgers of one data set.
+    target : Ledger
+        The ledger that counts the data set from then on.
 
     Raises
     ------
     LedgerError
-        If a ledger is damaged, if the source was moved elsewhere, if the two have
-        another relation, or if only one protects groups.
+        If a ledger is damaged, if a source was moved elsewhere, if two ledgers have
+        different relations, or if only one protects groups.
 
     Guarantee
     ---------
-    At no time do two ledgers take charges of the source's data set, as in `move`. The
-    target then counts every fit of both. If both had fits, a budget is no guarantee for
-    the sum, because it was not fixed before all of them. It still refuses fits: each
-    charge must keep within the smaller epsilon and the smaller delta of both budgets.
+    At no time do two ledgers take charges of the sources' data set. One transaction of
+    the target adds the fits of all sources, together with the fact that the target
+    counts the data set. If both had fits, a budget is no guarantee for the sum, because
+    it was not fixed before all of them. It still refuses fits: each charge must keep
+    within the smallest epsilon and the smallest delta of all budgets.
     """
-    seals.check_undamaged(source)
-    theirs, own = source.meta("dataset_id"), target.meta("dataset_id")
-    if None in (theirs, own) or theirs == own:
+    ids = [one.meta("dataset_id") for one in (*sources, target)]
+    theirs, own = ids[0], ids[-1]
+    if None in ids or {*ids[:-1]} != {theirs} or theirs == own:
         raise LedgerError(
-            f"Only ledgers of two data sets can be merged, got {theirs} and {own}."
+            "Only ledgers of two data sets can be merged, got the data sets "
+            f"{', '.join(map(str, ids))}."
         )
-    before = source.meta(MOVED)
-    if before not in (None, target.path):
-        raise _moved_elsewhere(source, target, before)
-    # Fix relation, cap and budget first, so that no later fit makes the merge fail.
-    with target.transaction(kept=lambda: _fixed(source, target) == {}):
+    for source in sources:
+        seals.check_undamaged(source)
+        if (before := source.meta(MOVED)) not in (None, target.path):
+            raise _moved_elsewhere(source, target, before)
+    # Fix relation, unit and budget first, so that no later fit makes the merge fail.
+    with target.transaction(kept=lambda: not any(_fixed(s, target) for s in sources)):
         seals.check_undamaged(target)
-        for key, value in _fixed(source, target).items():
-            target.set_once(key, value)
+        for source in sources:
+            _fix(source, target)
         seals.seal(target)  # also of a new ledger's first facts
-    if before is None:
-        with source.transaction(kept=lambda: source.meta(MOVED) is not None):
-            source.set_once(MOVED, target.path)
-            source.set_once(MERGED, str(own))
-            seals.seal(source)
-    counts = f"{COUNTS} {theirs}"
+    for source in sources:
+        if source.meta(MOVED) is None:
+            with source.transaction(kept=lambda one=source: bool(one.meta(MOVED))):
+                source.set_once(MOVED, target.path)
+                source.set_once(MERGED, str(own))
+                seals.seal(source)
 
     def is_done() -> bool:
-        return holds_all(source, target) and (not last or target.meta(counts) == "true")
+        """Return whether the target counts the data set, and has all its fits."""
+        return all(holds_all(source, target) for source in sources)
 
     with target.transaction(kept=is_done):
         if is_done():
             return
-        # What was charged before the source was closed.
-        if not holds_all(source, target):
-            if _is_sum(source, target):
-                target.set_once(SUM, "true")
+        for source in sources:
+            _fix(source, target)  # the source may have got its first fit meanwhile
+            known = {*target.query(_FIT_IDS)}
             for table in (FITS, RELEASES, PROGRESS):
-                target.add(table, *source.rows(table))
-            target.set_once(f"{MERGED} {theirs}", "true")
-        if last:
-            target.set_once(counts, "true")
+                rows = source.rows(table)
+                target.add(table, *(r for r in rows if (r["fit_id"],) not in known))
+        target.set_once(f"{COUNTS} {theirs}", "true")
         seals.seal(target)
         seals.check_undamaged(target)
 
 
-def _is_sum(source: Ledger, target: Ledger) -> bool:
-    """Return whether the target will count fits of several ledgers.
-
-    True if both add something (fits, or a budget of their own), or if one is a sum.
-    """
-
-    def is_empty(one: Ledger, other: Ledger) -> bool:
-        return not one.count_fits() and one.budget() in (None, other.budget())
-
-    add = not (is_empty(source, target) or is_empty(target, source))
-    return add or source.is_sum()
+def _fix(source: Ledger, target: Ledger) -> None:
+    for key, value in _fixed(source, target).items():
+        target.set_once(key, value)
 
 
 def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
     """Return the facts to fix in the target, or raise LedgerError if they differ."""
+    if holds_all(source, target):
+        return {}
     theirs, own = source.facts(), target.facts()
-    new: dict[str, str] = {}
-    for key in ("relation", "group_cap", "accounting"):
-        value = theirs.get(key)
-        if value is not None and key not in own:
-            new[key] = value
-            continue
-        same = value is None or key == "accounting" or value == own[key]
-        if key == "group_cap" and not same:
-            # fits of several caps share a ledger (proofs/groups.md), but not with rows
-            same = "null" not in (value, own[key])
-        if not same:
+    for key in ("relation", "group_cap"):
+        found = [one.get(key) for one in (theirs, own)]
+        # fits of several caps share a ledger (proofs/groups.md), but not with rows
+        kinds = {v == "null" if key == "group_cap" else v for v in found if v}
+        if len(kinds) > 1:
             raise LedgerError(
                 f"Ledgers with fits of another {key.replace('_', ' ')} cannot be "
-                f"merged, got {own[key]} in {target.path} and {value} in "
-                f"{source.path}. Neither ledger was changed."
+                f"merged, got {own[key]} in {target.path} and {theirs[key]} in "
+                f"{source.path}."
             )
-    budget = _smaller(source.budget(), target.budget())
-    if budget is not None and budget != target.budget():
-        begun = target.count_fits() or target.budget()
+    shared = ("relation", "group_cap", "accounting")
+    new = {key: theirs[key] for key in shared if key in theirs and key not in own}
+    budgets = source.budget(), target.budget()
+    budget = _smaller(*budgets)
+    fits = source.count_fits(), target.count_fits()
+    if budget is not None and budget != budgets[1]:
+        begun = fits[1] or budgets[1]
         key = f"budget {len(target.budgets())}" if begun else "budget"
         new[key] = json.dumps(budget)
+    # A copy: one of the two has no fits, and the other's budget stays.
+    copies = (not fits[0] and budgets[1] == budget) or (
+        not fits[1] and budgets[0] == budget
+    )
+    if (source.is_sum() or not copies) and not target.is_sum():
+        new[SUM] = "true"
     return new
 
 
@@ -191,6 +200,12 @@ def _check_target(source: Ledger, target: Ledger) -> None:
         )
 
 
+def counted_data_sets(book: Ledger) -> list[str]:
+    """Return the data sets that were merged into this ledger."""
+    begin = f"{COUNTS} "
+    return [key[len(begin) :] for key in book.facts() if key.startswith(begin)]
+
+
 def holds_all(source: Ledger, target: Ledger) -> bool:
     """Return whether the target has every charge of a source that was moved to it.
 
@@ -198,9 +213,10 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
     written together with the fits.
     """
     if source.meta(MERGED) is not None:
-        known = target.meta(f"{MERGED} {source.meta('dataset_id')}") is not None
-        ids = select(FITS.c.fit_id)
-        return known and {*source.query(ids)} <= {*target.query(ids)}
+        counts = target.meta(f"{COUNTS} {source.meta('dataset_id')}")
+        return counts is not None and {*source.query(_FIT_IDS)} <= {
+            *target.query(_FIT_IDS)
+        }
     theirs = select(SEALS.c.digest).order_by(SEALS.c.id)
     # The last seal of a moved source is the seal of the move.
     digests = source.query(theirs)[: -1 if source.meta(MOVED) else None]

@@ -40,10 +40,8 @@ from dphead.privacy.ledger.schema import (
 )
 
 MOVED = "moved"  # key of the place that a ledger was moved to
-# The data set whose ledger counts the fits of this one. With a data set's id: a ledger
-# that this one counts.
-MERGED = "merged"
-COUNTS = "counts"  # with a data set's id: all its ledgers were merged into this one
+MERGED = "merged"  # key of the data set that a closed ledger was merged into
+COUNTS = "counts"  # with a data set's id: this ledger has all fits of its ledgers
 SUM = "sum"  # key of a ledger that counts the fits of several ledgers
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
 # What SQLite raises if a file or disk fails; the last is for damaged names.

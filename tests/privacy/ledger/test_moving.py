@@ -1,5 +1,7 @@
 """Ledgers that are merged: the sum is counted, within all budgets."""
 
+import shutil
+
 import pytest
 from core import reserve
 from ledgers import DELTA, specs
@@ -20,7 +22,7 @@ def test_the_budget_after_a_merge_is_within_both(books):
     target.set_budget(2.0, 1e-5)
     reserve(specs(1, 8.0), source)
     reserve(specs(1, 8.0), target)
-    merge(source, target)
+    merge([source], target)
     found = target.budget()
     assert (found["epsilon"], found["delta"]) == (1.0, 1e-5)
     assert target.is_sum() and target.verify() == [] and len(target.budgets()) == 2
@@ -39,7 +41,7 @@ def test_a_budget_that_the_sum_breaks_stays_broken(books):
     reserve(specs(1, 6.0), target)
     reserve(specs(1, 2.0), source)
     alone = source.spent(DELTA).epsilon
-    merge(source, target)
+    merge([source], target)
     assert target.spent(DELTA).epsilon > alone > target.budget()["epsilon"]
     with pytest.raises(LedgerError, match="exceed the budget"):
         reserve(specs(1, 1e6), target)
@@ -51,15 +53,44 @@ def test_a_ledger_that_adds_nothing_leaves_the_budget_a_guarantee(books, tmp_pat
     source, target = books
     source.set_budget(1.0, DELTA)
     reserve(specs(1, 8.0), source)
-    merge(source, target)  # into a new ledger
-    merge(Ledger(tmp_path / "c.sqlite", "c"), target)  # of a new one
+    merge([source], target)  # into a new ledger
+    merge([Ledger(tmp_path / "c.sqlite", "c")], target)  # of a new one
     assert not target.is_sum() and target.budget() == source.budget()
     late = Ledger(tmp_path / "d.sqlite", "d")
     reserve(specs(1, 8.0), late)
     unused = Ledger(tmp_path / "e.sqlite", "e")
     unused.set_budget(3.0, DELTA)
-    merge(late, unused)  # a budget that was not fixed before the other's fit
+    merge([late], unused)  # a budget that was not fixed before the other's fit
     assert unused.is_sum()
+    smaller = Ledger(tmp_path / "f.sqlite", "f")
+    smaller.set_budget(0.5, DELTA)
+    merge([smaller], target)  # nor was this one before the fit of the target
+    assert target.is_sum() and target.budget()["epsilon"] == 0.5
+
+
+def test_all_ledgers_of_a_data_set_are_merged_or_none(books, tmp_path):
+    one, target = books
+    two = Ledger(tmp_path / "two.sqlite", "a")
+    reserve(specs(1, 8.0), one)
+    reserve(specs(1, 8.0), target)
+    reserve(specs(1, 8.0, relation="replace_one"), two)
+    before = [one.facts() for one in (*books, two)]
+    with pytest.raises(LedgerError, match="another relation cannot be merged"):
+        merge([one, two], target)
+    with pytest.raises(LedgerError, match="Only ledgers of two data sets"):
+        merge([one, Ledger(tmp_path / "c.sqlite", "c")], target)
+    assert [one.facts() for one in (*books, two)] == before
+
+
+def test_a_fit_of_two_copies_of_a_ledger_counts_once(books, tmp_path):
+    source, target = books
+    reserve(specs(1, 8.0), source)
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(source.path, copy)
+    reserve(specs(1, 8.0), other := Ledger(copy, "a"))
+    merge([source, other], target)
+    assert target.fits() == other.fits() and target.count_fits() == 2
+    assert target.verify() == []
 
 
 def test_a_sum_that_is_merged_into_an_empty_ledger_stays_a_sum(books, tmp_path):
@@ -67,9 +98,9 @@ def test_a_sum_that_is_merged_into_an_empty_ledger_stays_a_sum(books, tmp_path):
     source.set_budget(1.0, DELTA)
     reserve(specs(1, 8.0), source)
     reserve(specs(1, 8.0), target)
-    merge(source, target)
+    merge([source], target)
     last = Ledger(tmp_path / "c.sqlite", "c")
-    merge(target, last)
+    merge([target], last)
     assert last.budget() == target.budget() and last.count_fits() == 2
     assert last.is_sum() and last.verify() == []
 
@@ -79,7 +110,7 @@ def test_a_merged_ledger_takes_no_charge_and_is_counted_once(books, tmp_path):
     fit = reserve(specs(2, 8.0), source)
     fit.begin(specs(2, 8.0)[0].row())
     for _ in range(2):
-        merge(source, target)
+        merge([source], target)
     assert target.fits() == source.fits() and target.count_fits() == 1
     assert source.meta(MOVED) == target.path
     for use in (
@@ -89,9 +120,9 @@ def test_a_merged_ledger_takes_no_charge_and_is_counted_once(books, tmp_path):
         with pytest.raises(LedgerError, match="was moved to"):
             use()
     with pytest.raises(LedgerError, match="already moved"):
-        merge(source, Ledger(tmp_path / "c.sqlite", "c"))
+        merge([source], Ledger(tmp_path / "c.sqlite", "c"))
     with pytest.raises(LedgerError, match="Only ledgers of two data sets"):
-        merge(target, Ledger(tmp_path / "copy.sqlite", "b"))
+        merge([target], Ledger(tmp_path / "copy.sqlite", "b"))
 
 
 def test_ledgers_of_another_unit_are_refused_before_either_changes(books):
@@ -100,7 +131,7 @@ def test_ledgers_of_another_unit_are_refused_before_either_changes(books):
     reserve(specs(1, 8.0), target)
     before = [one.facts() for one in books]
     with pytest.raises(LedgerError, match="group cap cannot be merged"):
-        merge(source, target)
+        merge([source], target)
     assert [one.facts() for one in books] == before
 
 
@@ -108,5 +139,5 @@ def test_ledgers_of_two_caps_are_merged_and_each_fit_counts_at_its_own(books):
     source, target = books
     reserve(specs(1, 8.0, group_cap=2), source)
     reserve(specs(1, 9.0, group_cap=3), target)
-    merge(source, target)
+    merge([source], target)
     assert {event.rows_per_unit for event in target.events()} == {2, 3}
