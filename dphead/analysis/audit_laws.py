@@ -149,10 +149,10 @@ class _NoiseRecord:
         # (worlds, bytes, values of a byte)
         self._bytes = np.zeros((2, max(0, -(-bits // _BYTE)), 2**_BYTE), int)
         self._bits = bits
-        # one draw of each world, and the largest step that divides all distances from
-        # it
+        # one draw of each world, and each entry's largest step that divides all
+        # distances from it
         self._first: dict[bool, np.ndarray] = {}
-        self._steps = [0, 0]
+        self._steps = np.zeros((2, self.entries), np.int64)
         self.kept: list[np.ndarray] = []
         self.lengths: list[float] = []
         self._scores: list[float] = []
@@ -177,7 +177,7 @@ class _NoiseRecord:
             noise = (noise + np.swapaxes(noise, -1, -2)) / 2
         units = np.rint(noise[self._used] * self.sd_units).astype(np.int64)
         apart = units - self._first.setdefault(inside, units.copy())
-        self._steps[inside] = int(np.gcd.reduce(apart, initial=self._steps[inside]))
+        self._steps[int(inside)] = np.gcd(self._steps[int(inside)], apart)
         for counts in self._bytes[int(inside)]:
             counts += np.bincount(units & 2**_BYTE - 1, minlength=2**_BYTE)
             units >>= _BYTE
@@ -241,17 +241,24 @@ class _NoiseRecord:
         """Test that no odd number divides all distances of draws of a world.
 
         A sum modulo this number would be released without noise. Correct distances are
-        multiples of m with probability 1/m each.
+        multiples of m with probability 1/m each. The distances are those of one entry,
+        or of all entries, which shows more after few fits.
         """
-        # without factors of 2, which the test of low bits finds
-        step = max(each // max(1, each & -each) for each in self._steps)
-        if self._bits > 0 and step > 0:
-            fewest = min(Counter(self._insides).values()) - 1
-            # chance of such a step or a larger one, in two worlds
-            chance = 2 * float(zeta(fewest * self.entries, step))
-            p = min(1.0, chance) if step > 1 else 1.0
-            shown = f"draws of a world are multiples of {step} units apart"
-            yield LawResult("step of the noise", self.label, p, shown)
+        if self._bits <= 0 or not self._steps.any():
+            return
+        fewest = max(1, min(Counter(self._insides).values()) - 1)
+        every = np.gcd.reduce(self._steps, axis=1, keepdims=True)
+        found = []
+        for steps, about in ((self._steps, "of an entry"), (every, "of all entries")):
+            # without factors of 2, which the test of low bits finds
+            step = int((steps // np.maximum(1, steps & -steps)).max())
+            # chance of such a step or a larger one, for all entries and worlds
+            chance = steps.size * zeta(fewest * self.entries * 2 / steps.size, step)
+            shown = f"draws {about} in a world are multiples of {step} units apart"
+            found.append((float(chance) if step > 1 else 1.0, shown))
+        p, shown = min(found)
+        p = min(1.0, len(found) * p)
+        yield LawResult("step of the noise", self.label, p, shown)
 
     def _deviations(self, releases: int) -> Iterator[LawResult]:
         """Compare sums of squares with chi-squared, in several groupings."""
