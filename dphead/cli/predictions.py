@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dphead_extract.safe_text import write_csv
+from dphead_extract.safe_text import one_line, write_csv
 
 from dphead.analysis.metrics import classified
 from dphead.privacy.atomic_write import write_atomically, write_text
@@ -78,6 +78,8 @@ def write_predictions(
             output, lambda file: parquet.write_table(made, file), typed=True
         )
         return
+    if output is None and kind == "csv" and sys.stdout.isatty():
+        rows = [_on_screen(row) for row in rows]
     text = json.dumps(rows, indent=1) + "\n" if kind == "json" else _csv(rows)
     if output is None:
         sys.stdout.write(text)
@@ -92,3 +94,8 @@ def _csv(rows: list[dict[str, Any]]) -> str:
         for row in rows
     )
     return write_csv([columns, *cells])
+
+
+def _on_screen(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without line feeds, which would look like further rows."""
+    return {k: one_line(v) if isinstance(v, str) else v for k, v in row.items()}

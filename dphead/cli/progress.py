@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-from dphead_extract.safe_text import printable
+from dphead_extract.safe_text import one_line
 
 LINE_EVERY = 15.0  # least seconds between lines where there is no terminal; chosen
 # variables that torchrun, SLURM and Open MPI set to a process's number
@@ -37,7 +37,7 @@ class Progress:
         if self._bar is not None:
             (task,) = self._bar.tasks
             task.total = total  # `update` takes None for no change
-            shown = printable(self._label)
+            shown = one_line(self._label)
             self._bar.update(task.id, description=shown, completed=done)
         elif self._visible and now - self._told >= LINE_EVERY:
             self._told = now

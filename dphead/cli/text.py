@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
-from dphead_extract.safe_text import printable
+from dphead_extract.safe_text import one_line
 
 from dphead.cli import COMMANDS
 from dphead.privacy.rounding import rounded_up
@@ -59,7 +59,7 @@ def filled(text: str, lead: str = "") -> str:
     command = first == "dphead" and rest.partition(" ")[0] in COMMANDS
     longest = len(lead) + max(map(len, text.split()), default=0)
     if command and ("'" in text or longest + 4 > _WIDTH or len(lead + text) <= _WIDTH):
-        return lead + text
+        return lead + one_line(text)
     end = " \\" if command else ""
     lines = textwrap.wrap(
         text,
@@ -84,9 +84,9 @@ def table(
     )
     for name in columns:
         side = "right" if name.startswith(">") else "left"
-        made.add_column(printable(name.removeprefix(">")), justify=side)
+        made.add_column(one_line(name.removeprefix(">")), justify=side)
     for row in rows:
-        made.add_row(*(printable(c) if isinstance(c, str) else c for c in row))
+        made.add_row(*(one_line(c) if isinstance(c, str) else c for c in row))
     # no color: the codes would be escaped like those of a name
     console = Console(highlight=False, markup=False, emoji=False, color_system=None)
     with console.capture() as captured:

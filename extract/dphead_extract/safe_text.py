@@ -29,6 +29,14 @@ def printable(text: str) -> str:
     return _CODES.sub(_escaped, text)
 
 
+def one_line(text: str) -> str:
+    """Return a printable text with escapes for line feeds and tabs too.
+
+    A name with a line feed could otherwise add a line of its own to a table.
+    """
+    return re.sub("[\\t\\n]", _escaped, printable(text))
+
+
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     code -= 0xDC00 if code >= 0xDC80 else 0  # a surrogate stands for a byte

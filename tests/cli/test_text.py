@@ -1,6 +1,6 @@
 """The layout of what commands print."""
 
-from dphead.cli.text import filled, section
+from dphead.cli.text import filled, section, table
 
 _SENTENCE = "dphead did not extract these rows from images, and cannot tell whether "
 _COMMAND = "dphead fit features.h5 --split train --test-split test --epsilon 1 -o run"
@@ -12,3 +12,7 @@ def test_only_a_command_ends_its_lines_with_a_backslash():
     assert section("Next", [_COMMAND]).count(" \\\n") == 1
     copied = filled(_COMMAND, " " * 11).replace(" \\\n", " ")
     assert copied.split() == _COMMAND.split()
+
+
+def test_a_name_adds_no_line_to_a_table():
+    assert len(table(["class"], [["a\nProblems: none"]]).splitlines()) == 3

@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from dphead_extract.safe_text import printable, read_csv, write_csv
+from dphead_extract.safe_text import one_line, printable, read_csv, write_csv
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +47,7 @@ def test_a_terminal_obeys_nothing_in_a_text():
         assert shown.isascii()
     for text in ("Käse 猫 🐈", "line\nline\tcolumn", "\udcff"):
         assert printable(text) == text
+
+
+def test_a_name_of_one_line_adds_no_line():
+    assert one_line("a\nProblems\tnone\x1b[2J") == "a\\x0aProblems\\x09none\\x1b[2J"
