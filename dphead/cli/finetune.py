@@ -194,7 +194,7 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
                 )
                 progress.say(section("Budget", before_charge(fit, options)))
             if dry_run:
-                raise click.exceptions.Exit(0)
+                return
             offer_budget(fit, options, progress, ask=options.processes is None)
             progress.begin("charging")
 

@@ -33,6 +33,7 @@ from dphead.finetune.models import (
 )
 from dphead.finetune.options import Scale
 from dphead.finetune.settings import ModelSpec
+from dphead.fit.memory import DEFAULT_BYTES, available
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
@@ -41,7 +42,6 @@ from dphead.sums.cpu import CpuSums
 # Images per pass. More images were no faster on a CPU (times not stored).
 _CPU_IMAGES = 256
 _GPU_IMAGES = 4096  # chosen, not measured
-_CPU_MEMORY = 2 << 30  # bytes of a chunk on a CPU; chosen
 # Standard deviation of the noise added to the initial weights for a second comparison
 # of slots. Chosen: about the effect of some noisy steps.
 _TRIED_BESIDE = 0.05
@@ -280,8 +280,8 @@ class TorchSums:
     network : Network
         The network.
     memory : int, optional
-        Bytes that a chunk may use. Default: 2 GiB on a CPU, half of a GPU's free
-        memory.
+        Bytes that a chunk may use. Default: what is available on a CPU, at most 2 GiB;
+        half of a GPU's free memory.
     chunk : int, optional
         Rows per chunk, from another process. None chooses a size at which torch rounds
         each row equally. On a CPU, it chooses 1 if a trial finds that a row's bits
@@ -535,4 +535,5 @@ def _chunk_rows(network: Network, memory: int | None) -> int:
         hook.remove()
     sizes = [p.numel() for _, p in trained(model)]
     row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 14 * views * sum(outputs)
-    return int(np.clip((memory or _CPU_MEMORY) // row, 1, max(1, images // views)))
+    memory = memory or min(DEFAULT_BYTES, available())
+    return int(np.clip(memory // row, 1, max(1, images // views)))

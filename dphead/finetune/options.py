@@ -64,7 +64,7 @@ class FinetuneOptions(RunOptions):
     evaluate_every : int, default 0
         Steps between measurements on public test rows; 0 measures at the end only.
     dry_run : bool, default False
-        Whether neither images nor people are kept in an index.
+        Whether to charge nothing, and keep neither images nor people in an index.
 
     Raises
     ------

@@ -92,7 +92,8 @@ def finetune(
     -------
     dict or None
         {"report", "test", "seconds"}, as in `fit_files`. With several processes, each
-        process calls this function, and all but the first get None.
+        process calls this function, and all but the first get None. None also for a dry
+        run, which ends after `announce`.
 
     Raises
     ------
@@ -148,6 +149,8 @@ def finetune(
         check_folder(options.out, [sums.network.statistic.size] * stored)
         with locked(options.out):
             result = training.carry_out(fit, announce, progress)
+            if result is None:
+                return None
             tell("measuring, and computing epsilon by every accountant")
             tested = training.measure(result)
             about = replace(about, warnings=(*about.warnings, *training.warnings))
@@ -279,8 +282,8 @@ class _Training:
         fit: Fit[TrainingState],
         announce: _Announce | None,
         progress: _Told | None,
-    ) -> FitResult[TrainingState]:
-        """Carry out the fit, from its last checkpoint."""
+    ) -> FitResult[TrainingState] | None:
+        """Carry out the fit, from its last checkpoint. A dry run ends uncharged."""
         options, out = self._options, self._options.out
         # raises for a checkpoint of another fit
         load_checkpoint(out, interrupted(out) or "")
@@ -297,6 +300,9 @@ class _Training:
             if progress is not None:
                 progress(made, planned, label)
 
+        if options.dry_run:
+            announced(fit, fit.check())
+            return None
         return fit.carry_out(
             lambda fit: charge(
                 fit, open_ledger(options.ledger, dataset_id), out, options.not_private

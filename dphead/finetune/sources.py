@@ -185,8 +185,16 @@ def _load_images(
         digests=digests,
         groups=source.group,
         facts={} if hosts is None else _image_facts(images.x, y, hosts),
-        digest=source.digest,
+        digest=_with_contents(source.digest, digests),
     )
+
+
+def _with_contents(listed: str, digests: np.ndarray) -> str:
+    """Return a digest of a listing and of its images, under the index's key.
+
+    A resume compares it. Nobody without the key can test for an image with it.
+    """
+    return hashlib.sha256(listed.encode() + digests.tobytes()).hexdigest()
 
 
 def _image_facts(

@@ -20,6 +20,7 @@ from dphead_extract.features.format import write_features
 from dphead_extract.people import People
 from dphead_extract.sources.classes import Classes
 from finetune.core import CLIPS, OWN, images, images_file
+from PIL import Image
 from safetensors.torch import save_file
 from together import LOOPBACK
 
@@ -29,6 +30,7 @@ from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import finetune
 from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
+from dphead.finetune.sources import load_data
 from dphead.fit.ledgers import image_index, people_index
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
@@ -361,6 +363,30 @@ def test_a_dry_run_declares_nothing(tmp_path):
     assert dphead(*dry, *more).code == 0
     said = dphead(*dry, *more, "--dataset-id", "another")  # it checks as the run does
     assert said.code == 2 and "Drop --dataset-id" in said.err
+
+
+def test_a_dry_run_from_python_charges_nothing(tmp_path):
+    source(tmp_path)
+    told = []
+    dry = options(tmp_path, "run", dry_run=True)
+    assert finetune(dry, announce=lambda *given: told.append(given)) is None
+    assert len(told) == 1
+    assert not (tmp_path / "ledger.sqlite").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resume_compares_the_contents_of_images(tmp_path):
+    """Another image of the same name, size and label belongs to another run."""
+    source(tmp_path)
+    path = tmp_path / "folder/a/1.bmp"
+    path.parent.mkdir(parents=True)
+    given = replace(options(tmp_path, "run"), features=path.parents[1], split=None)
+    given = replace(given, image_size=8)
+    found = []
+    for level in (1, 1, 2):
+        Image.new("L", (8, 8), level).save(path)
+        found.append(load_data(given, given.features, None, image_index()).digest)
+    assert found[0] == found[1] != found[2]
 
 
 def test_the_command_says_what_to_type_where_there_are_groups(tmp_path):
