@@ -99,8 +99,8 @@ def about_people(data: dict[str, Any]) -> str | None:
     system = people["system"]
     if people["new"]:
         return (
-            "For people, this holds given that the declaration is true: nobody in this "
-            f"data set is in another data set of the id system {system}"
+            "Other data sets add no loss, given that the declaration is true: nobody "
+            f"in this data set is in another data set of the id system {system}"
         )
     return (
         f"People are recognized by the id system {system}. Its data sets share the "
