@@ -56,7 +56,8 @@ def test_what_remains_for_a_fit_is_what_the_filter_takes(path, q, sigma):
     alone = accounting.compose_epsilon(kind, DELTA)
     assert 0 < left < 2.0
     low, high = 1e-3, 1e3  # factors of the noise for which the epsilon is `left`
-    for _ in range(60):
+    # until high / low is below 1 + 1e-6
+    for _ in range(26):
         factor = math.sqrt(low * high)
         found = [GaussianEvent(sigma * factor, q, 50)]
         larger = accounting.compose_epsilon(found, DELTA) > left
