@@ -36,6 +36,8 @@ from dphead.privacy.ledger.schema import LostAnswer
 from dphead.privacy.rounding import declared_at
 from dphead.solvers.base import ProblemInfo
 
+# of the names of a run's files, while they are written too
+_ENDINGS = {".html", ".json", ".npy", ".npz", ".part", ".safetensors", ".toml"}
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
 _SLACK_DISK = 64 << 20  # bytes needed besides the stored releases; chosen
 
@@ -127,11 +129,19 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
     Raises
     ------
     ValueError
-        If the folder holds a finished run, or the path is a file.
+        If the folder holds a finished run, or the path is a file. If a folder has the
+        name of a file of the run.
     OSError
         If there is too little disk space, or the path is not writable.
     """
     _check_new(out)
+    for path in (*out.glob("*"), *out.glob("releases/*")):
+        # a rename replaces a file or a link, and no folder
+        if path.suffix in _ENDINGS and path.is_dir() and not path.is_symlink():
+            raise ValueError(
+                f"{path} is a folder in the place of a file of the run. Rename it, or "
+                "choose another folder with -o."
+            )
     parent = next(p for p in (out, *out.absolute().parents) if p.exists())
     if not parent.is_dir():
         raise ValueError(

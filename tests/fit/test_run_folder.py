@@ -330,6 +330,17 @@ def test_a_link_in_a_run_folder_is_refused_before_the_charge(
     fitted("fit", features, "-o", run, *LS)
 
 
+@pytest.mark.parametrize(
+    "name", ["head.safetensors", "report.json.part", "releases/000000.npy"]
+)
+def test_a_folder_under_the_name_of_a_file_is_refused_before_the_charge(
+    name, features, run
+):
+    (run / name).mkdir(parents=True)
+    assert f"{run / name} is a folder" in refusal("fit", features, "-o", run, *LS)
+    assert charges() == 0
+
+
 def test_links_under_the_names_of_a_runs_files_are_replaced(features, run, tmp_path):
     """The files of a finished run are the names that a run can have."""
     fitted("fit", features, "-o", run, *LS)
