@@ -34,7 +34,7 @@ from dphead.cli.options import (
 )
 from dphead.cli.progress import is_first, shown
 from dphead.cli.text import releases_table, section
-from dphead.privacy.rounding import rounded_up
+from dphead.privacy.rounding import rounded_down, rounded_up
 
 
 class WithTraining(WithSettings):
@@ -187,10 +187,11 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
                 title = f"To be released ({fit.about.settings_from})"
                 progress.say(releases_table(plan.summary(), title))
                 epsilon = found.epsilon if plan.private else float("inf")
+                noise = rounded_down(found.noise_multiplier, 5)
                 progress.say(
-                    f"\n{options.settings.model}: noise multiplier "
-                    f"{found.noise_multiplier:.5g}, batches of {found.batch_size}, "
-                    f"{found.steps} steps: epsilon {rounded_up(epsilon, 5)}"
+                    f"\n{options.settings.model}: noise multiplier {noise}, batches of "
+                    f"{found.batch_size}, {found.steps} steps: epsilon "
+                    f"{rounded_up(epsilon, 5)}"
                 )
                 progress.say(section("Budget", before_charge(fit, options)))
             if dry_run:

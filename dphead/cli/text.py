@@ -9,7 +9,7 @@ import click
 from dphead_extract.safe_text import one_line
 
 from dphead.cli import COMMANDS
-from dphead.privacy.rounding import rounded_up
+from dphead.privacy.rounding import rounded_down, rounded_up
 
 _WIDTH = 80  # columns, as of a terminal
 INDENT = 11  # columns of a label: the longest one and two spaces
@@ -101,8 +101,8 @@ def releases_table(rows: list[dict[str, Any]], title: str) -> str:
             r["label"],
             str(r["count"]),
             f"{r['clip_norm']:g}",
-            f"{r['noise_multiplier']:.5g}",
-            f"{r['sampling_prob'] / r.get('epoch_steps', 1):.4g}",
+            rounded_down(r["noise_multiplier"], 5),
+            rounded_up(r["sampling_prob"] / r.get("epoch_steps", 1)),
             "" if r["mu"] is None else rounded_up(r["mu"]),
         )
         for r in rows

@@ -35,7 +35,7 @@ from dphead.analysis.tradeoff import (
     is_replaced,
 )
 from dphead.planning.plan import large_delta
-from dphead.privacy.rounding import as_declared, percent_up, rounded_up
+from dphead.privacy.rounding import as_declared, percent_up, rounded_down, rounded_up
 
 _WIDTH = 100  # columns of prose in Markdown; chosen
 
@@ -170,6 +170,7 @@ def _environment() -> Any:
     found.filters |= {
         "up": percent_up,
         "spent": rounded_up,
+        "down": rounded_down,
         "declared": as_declared,
         "number": number,
         "wrap": wrapped,
