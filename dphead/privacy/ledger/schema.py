@@ -121,7 +121,8 @@ class LostAnswer(LedgerError):
         self.cause = cause
         super().__init__(
             f"{cause} The ledger did not confirm the charge. The fit is charged at "
-            "most once. Run the same command again: it finds the charge by its id."
+            "most once. The same command, typed again, finds the charge by its id. "
+            "From Python, see `dphead ledger show`: a second `fit` is a second charge."
         )
 
 
