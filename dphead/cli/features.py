@@ -148,9 +148,12 @@ def _join(shards: tuple[Path, ...], output: Path) -> None:
     from dphead_extract.features.format import verify as check
     from dphead_extract.shards import join_shards
 
+    from dphead.fit.people import record_joined
+
     with shown("joining and checking shards"):
         join_shards(shards, output)
         problems = check(output)
+    record_joined(output)
     _print_joined(output, f"of {len(shards)} shards", problems)
 
 
@@ -234,7 +237,11 @@ def print_people(done: Any) -> None:
             "people, name their id system with --people",
         )
     elif people["new"]:
-        say("People", f"declared new in the id system {people['system']}: own ledger")
+        say(
+            "People",
+            f"declared new in the id system {people['system']}: own ledger",
+            "Ids are compared letter by letter: P-3 and p-3 are different people",
+        )
     else:
         say("People", f"id system {people['system']}: its data sets share one ledger")
 

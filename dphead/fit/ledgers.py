@@ -16,7 +16,7 @@ from typing import Any
 
 from dphead_extract.features.format import FeaturesFile
 from dphead_extract.index import ImageIndex, Overlap
-from dphead_extract.people import People
+from dphead_extract.people import People, rows_name
 
 from dphead.analysis.ledger_place import ledger_home, named
 from dphead.fit.team_images import TeamImages, TeamPeople
@@ -125,7 +125,8 @@ def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
     if declared["new"] and people.shared_id != counted:  # not merged since
         people = replace(people, new=True)
     same = people.shared_id in (None, counted)
-    if not same or not people.recorded(file.dataset_id, file.salt):
+    rows = rows_name(file.salt, file.config)
+    if not same or not people.recorded(file.dataset_id, rows):
         new = " --new-people" if people.new else ""
         raise LedgerError(
             f"The people in {file.path} are not recorded here, so dphead cannot tell "

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from dphead_extract.features.format import open_features
-from dphead_extract.people import People
+from dphead_extract.people import People, rows_name
 
 from dphead.fit.ledgers import (
     PEOPLE,
@@ -61,8 +61,8 @@ def declare_people(
         become infinite without a confirmation.
     """
     with open_features(path) as file:
-        dataset_id, salt, groups = file.dataset_id, file.salt, file.group
-        declared = file.people
+        dataset_id, groups, declared = file.dataset_id, file.group, file.people
+        rows = rows_name(file.salt, file.config)
     if declared is not None and declared["system"] != system:
         raise ValueError(
             f"{path} declares the id system {declared['system']!r}, got {system!r}. "
@@ -72,7 +72,7 @@ def declare_people(
     counts = people.shared_id or dataset_id
     # held to the end: a second command waits, and finds this one's result
     with people.held():
-        people.keep(dataset_id, salt, groups, () if new else (dataset_id, counts))
+        people.keep(dataset_id, rows, groups, () if new else (dataset_id, counts))
         book = open_ledger(None, counts)
         with holding(book):
             _fix(book, people)
@@ -84,6 +84,20 @@ def declare_people(
             images.add(counts, images.images(dataset_id))
             people.join(dataset_id)
     return book, merged
+
+
+def record_joined(path: Path) -> None:
+    """Record the people of joined shards, if they declare an id system.
+
+    Shards of other machines may have people who are not recorded here.
+    """
+    with open_features(path) as file:
+        if file.people is None:
+            return
+        people = People(people_index(), file.people["system"], file.people["new"])
+        with people.held():
+            rows = rows_name(file.salt, file.config)
+            people.keep(file.dataset_id, rows, file.group)
 
 
 def _merge_all(dataset_id: str, target: Ledger, not_private: bool) -> list[str]:

@@ -8,10 +8,11 @@ in the data sets of one ledger, and `People.record` keeps it so.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.features.reading import open_features
 from dphead_extract.index import ImageIndex
 from dphead_extract.items import UNGROUPED
+
+_OF_IMAGES = " (`dphead extract` writes a file of images)"
 
 
 @dataclass(frozen=True)
@@ -182,9 +185,9 @@ class People:
         if self.new and theirs == self._system_id():
             return "Drop --new-people: the system's data sets share one ledger."
         merge = (
-            "That data set was declared to hold new people. Type `dphead ledger people "
+            "That data set has a ledger of its own. Type `dphead ledger people "
             f"{self.system} FILE` with a features file of it, to merge its ledger with "
-            "the system's"
+            f"the system's{_OF_IMAGES}"
         )
         return f"{merge}, and drop --new-people." if self.new else f"{merge}."
 
@@ -201,30 +204,30 @@ class People:
                 f"Data set {dataset_id} has a ledger of its own, and --people "
                 f"{self.system} needs the id system's ledger. Type `dphead ledger "
                 f"people {self.system} FILE` with a features file of that data set, to "
-                "merge the two ledgers. Then type this command again."
+                f"merge the two ledgers{_OF_IMAGES}. Then type this command again."
             )
 
     def keep(
         self,
         dataset_id: str,
-        salt: str,
+        rows: str,
         groups: np.ndarray | None,
         joining: Collection[str] = (),
     ) -> None:
         """Check the people again, and record them for the data set, durably.
 
-        Call this under `held`, before the first row is written. `salt` is the salt of
-        the features file, by which `recorded` finds its rows.
+        Call this under `held`, before the first row is written. `rows` is the
+        `rows_name` of the features file, by which `recorded` finds it.
         """
         if self.index is None or self.system is None:
             return
         assert groups is not None
-        marks = [self._mark("system", self.system), self._mark("rows", salt)]
+        marks = [self._mark("system", self.system), self._mark("rows", rows)]
         found = np.concatenate([np.array(marks, np.uint64), self._digests(groups)])
         self.check(dataset_id, groups, joining)
         self.index.extend(dataset_id, found)
 
-    def recorded(self, dataset_id: str, salt: str) -> bool:
+    def recorded(self, dataset_id: str, rows: str) -> bool:
         """Return whether the people of a features file were recorded here.
 
         Their data set has the ledger that its declaration says. No private value
@@ -232,7 +235,7 @@ class People:
         """
         if self.index is None or self.system is None:
             return True
-        if self._mark("rows", salt) not in self.index.images(dataset_id):
+        if self._mark("rows", rows) not in self.index.images(dataset_id):
             return False
         return self.new == (self._ledger_of(dataset_id) != self._system_id())
 
@@ -273,3 +276,9 @@ class People:
     def _system_id(self) -> str:
         assert self.index is not None
         return self.index.keyed(f"ledger {self.system}", 16).hex()
+
+
+def rows_name(salt: str, config: Mapping[str, Any]) -> str:
+    """Return a name of the rows of a features file. Shards of a file share its salt."""
+    shard = config.get("shard")
+    return salt if shard is None else f"{salt} {shard['index']} of {shard['count']}"

@@ -39,7 +39,7 @@ from dphead_extract.loop import (
     with_equal_places,
 )
 from dphead_extract.normalization import RowNorm
-from dphead_extract.people import People
+from dphead_extract.people import People, rows_name
 from dphead_extract.shards import Shard
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
@@ -272,7 +272,8 @@ def extract(
                 given = {"dataset_id": writer.dataset_id, "salt": writer.salt}
                 identity = replace(identity, **given)
             writer = targets[0].writer
-            people.keep(writer.dataset_id, writer.salt, part.group)
+            rows = rows_name(writer.salt, options.shard.record(n_rows))
+            people.keep(writer.dataset_id, rows, part.group)
         overlaps = note_images(options.index, writer.dataset_id, seen)
         done_before, began = writer.next_row, time.perf_counter()
         already_complete = all(target.writer.already_complete for target in targets)

@@ -13,6 +13,7 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
 from dphead_extract.index import ImageIndex
 from dphead_extract.people import People
+from dphead_extract.shards import join_shards
 from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT
@@ -33,6 +34,7 @@ from dphead.privacy.ledger import Ledger, LedgerError, server
 from dphead.privacy.ledger.store import LedgerFile
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
+SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--block-rows", 2)
 OWN = "People are recognized only within this data set"
 
 
@@ -114,7 +116,9 @@ def test_one_known_person_is_no_new_person(store, tmp_path, clinic):
     assert done.code == 2 and done.out == ""
     assert "1 of 60 people are also in data set" in done.err
     assert contents(tmp_path) | contents(ledger_home()) == before
-    new = made(tmp_path, "new", 60, "--people", clinic, "--new-people")
+    new, command = year(tmp_path, "new", 60)
+    told = words(fitted(*command, "--people", clinic, "--new-people").out)
+    assert "P-3 and p-3 are different people" in told
     assert id_of(new) != id_of(tmp_path / "one.h5")
     done = fitted("fit", new, "-o", tmp_path / "run", *FIT)
     report = report_of(tmp_path / "run")
@@ -332,6 +336,10 @@ def test_a_merge_that_makes_the_total_infinite_needs_a_confirmation(tmp_path, cl
     assert fits_of(two) == 1 and fits_of(one) == 1
     fitted(*command, "--i-know-this-is-not-private")
     assert fits_of(two) == 2
+    three = made(tmp_path, "three", 120)  # nor does the total of others become its own
+    command = ("ledger", "people", clinic, three)
+    assert "makes the epsilon of all data sets" in refusal(*command)
+    assert counted_in(id_of(three)) == id_of(three)
 
 
 def test_ledgers_of_another_relation_are_not_merged(tmp_path, clinic):
@@ -375,6 +383,36 @@ def test_each_file_of_a_declared_data_set_has_its_people_recorded(tmp_path, clin
     assert "60 of 60" in refusal(*new, "--people", clinic, "--new-people")
     fitted(*command)
     assert fits_of(one) == 1
+
+
+def test_people_of_a_shard_of_another_home_are_recorded_where_it_is_joined(
+    tmp_path, clinic, monkeypatch
+):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8), np.uint8)
+    names = [f"P-{i}" for i in range(4)]
+    np.savez(tmp_path / "i.npz", images=images, labels=[0, 1, 0, 1], group=names)
+    whole, own = tmp_path / "f.h5", ledger_home()
+    command = ["extract", tmp_path / "i.npz", "-o", whole, *SCATTER, "--classes", 2]
+    command += ["--people", clinic, "--new-people", "--new-data-set", "--shard"]
+    shards = []
+    for home, shard in ((own, "0/2"), (tmp_path / "other", "1/2")):
+        monkeypatch.setenv("DPHEAD_HOME", str(home))
+        fitted(*command, shard)
+        shards.append(tmp_path / f"f.shard-{shard.replace('/', '-of-')}.h5")
+    monkeypatch.setenv("DPHEAD_HOME", str(own))
+    assert people_of(shards[0])["new"]
+    with pytest.raises(LedgerError, match="not recorded here"):
+        people_of(shards[1])
+    join_shards(shards, whole)
+    with pytest.raises(LedgerError, match="not recorded here"):
+        people_of(whole)
+    whole.unlink()
+    fitted("features", "join", *shards, "-o", whole)
+    assert people_of(whole) == {"system": clinic, "new": True}
+    groups = open_features(shards[1]).group
+    with pytest.raises(ExtractError, match="2 of 2 people"):
+        People(people_index(), clinic, True).check(None, groups)
 
 
 def test_a_fit_is_not_resumed_on_another_data_set_of_the_id_system(
