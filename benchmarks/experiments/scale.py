@@ -180,7 +180,7 @@ def released(backend: str, n: int, gradients: int) -> dict[str, Any]:
     and compiles.
     """
     from dphead.data.arrays import ArrayRows
-    from dphead.fit.run import block_sum
+    from dphead.fit.backends import block_sum
     from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import Gradient, Gram
     from dphead.privacy.transform import RowTransform

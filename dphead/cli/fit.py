@@ -67,7 +67,8 @@ from dphead.cli.text import releases_table, section
         "--backend",
         type=click.Choice(["auto", "numpy", "jax", "reference"]),
         default="auto",
-        help="Summation backend. All give the same head. reference is slow.",
+        help="What computes sums and weights. All add the same integers. reference "
+        "is slow.",
     ),
     click.option(
         "--coordinator",

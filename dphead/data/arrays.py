@@ -17,6 +17,7 @@ from dphead_extract.features.format import (
 )
 
 from dphead.data.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, padded, rows_of_block
+from dphead.data.device_rows import DeviceRows
 from dphead.privacy.contract import Block, Known
 from dphead.privacy.group_means import GroupMeans, group_means
 from dphead.privacy.sampling import within_cap
@@ -38,7 +39,7 @@ class ArrayRows:
 
     Parameters
     ----------
-    x : ndarray of shape (n_rows, n_features)
+    x : ndarray of shape (n_rows, n_features), or DeviceRows
         Features, kept as float32. A float64 value beyond float32's range becomes
         infinite, and its row adds zero to every sum.
     y : ndarray of shape (n_rows,) or (n_rows, n_classes)
@@ -64,14 +65,16 @@ class ArrayRows:
 
     def __init__(
         self,
-        x: np.ndarray,
+        x: np.ndarray | DeviceRows,
         y: np.ndarray,
         block_rows: int | None = None,
         groups: np.ndarray | None = None,
         group_cap: int | None = None,
         group_mean: bool = False,
     ) -> None:
-        _check_plain(x, "x")
+        on_device = isinstance(x, DeviceRows)
+        if not on_device:
+            _check_plain(x, "x")
         _check_plain(y, "y")
         labels = y.ndim <= 2 and y.shape[1:] != (1,)
         if x.ndim != 2 or y.shape[:1] != x.shape[:1] or not labels:
@@ -83,14 +86,14 @@ class ArrayRows:
         # numbers beyond float32 and signaling NaNs would warn
         with np.errstate(all="ignore"):
             # C order and aligned, so that all chunks use the same kernel
-            self._x = np.require(x, np.float32, ["C", "A"])
+            self._x = x if on_device else np.require(x, np.float32, ["C", "A"])
         self.has_sets = y.ndim == 2
         self.within = within_group_cap(groups, group_cap, y.shape[:1])
         self._y, means = capped(
             held_labels(y), self.within, groups, group_cap, group_mean
         )
         if means is not None:
-            own, self._x = self._x, np.empty_like(self._x)
+            own, self._x = self._x, np.empty(x.shape, np.float32)
             means.write(np.arange(len(own)), own.__getitem__, self._x)
         self.group_cap = group_cap
         self._most, self._together = (

@@ -24,12 +24,13 @@ from dphead.analysis.protected import about_people
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
 from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
+from dphead.fit.backends import Backend
 from dphead.fit.fit import (
     About,
     Fit,
     FitResult,
+    array_sum,
     charge_ledger,
-    host_sum,
     warn_of_duration,
 )
 from dphead.fit.ledgers import charged_elsewhere, open_ledger
@@ -276,6 +277,7 @@ class PrivateEstimator(BaseEstimator):
             rows=data.rows,
             summer=summer,
             noise=noise,
+            backend=getattr(self, "backend", "numpy"),
         )
         # the folds of a cross-validation share one charge
         charge = vars(self).pop("_charge", charge_ledger)
@@ -316,7 +318,7 @@ class PrivateEstimator(BaseEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class HeadEstimator(PrivateEstimator):
-    """Fit heads, and hold the parameters of groups, which fine-tuning does not have.
+    """Fit heads, and hold the parameters that fine-tuning does not have.
 
     Parameters
     ----------
@@ -327,6 +329,9 @@ class HeadEstimator(PrivateEstimator):
         Whether the mean of a group's rows of a class replaces these rows. At most
         group_cap classes of a group count: the first ones in the order of `classes`.
         The expected accuracy is then unavailable.
+    backend : {"auto", "numpy", "jax"}, default="auto"
+        What computes sums and weights. "auto" means JAX if it finds an accelerator. All
+        backends add the same integers. Weights agree to a relative 1e-9.
 
     Attributes
     ----------
@@ -338,6 +343,7 @@ class HeadEstimator(PrivateEstimator):
 
     group_cap: Annotated[int | None, Setting("Rows of a group.", AT_LEAST_ONE)] = None
     group_mean: Annotated[bool, Setting("Whether the means of groups count.")] = False
+    backend: Annotated[Backend, Setting("Computes sums and weights.")] = "auto"
 
     def _plan_head(
         self, solver: Solver[T], data: TrainingData, accountant: str = "auto"
@@ -353,7 +359,7 @@ class HeadEstimator(PrivateEstimator):
             group_cap=self.group_cap,
             group_mean=self.group_mean,
         )
-        return plan, host_sum(plan)
+        return plan, array_sum(plan, self.backend)
 
     def _fit_unclassed(
         self, solver: Solver[T], rows: Any, groups: Any, notice: Callable[[], str]

@@ -18,6 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from dphead.data.arrays import ArrayRows, declared_dtype, group_ids
+from dphead.data.device_rows import DeviceRows, jax_array
 from dphead.data.features import (
     FeaturesFile,
     FeaturesRows,
@@ -91,14 +92,17 @@ def is_path(x: Any) -> bool:
 
 
 def as_arrays(*given: Any) -> tuple[Any, ...]:
-    """Return PyTorch tensors as numpy arrays, and other objects unchanged.
+    """Return PyTorch tensors and jax arrays for numpy, and other objects unchanged.
 
-    torch is not imported. bfloat16 becomes float32, because numpy lacks it.
+    torch is not imported. bfloat16 becomes float32, because numpy lacks it. A jax
+    matrix of floats becomes `DeviceRows`, and its rows are read after the charge.
     """
     return tuple(_as_array(x) for x in given)
 
 
 def _as_array(x: Any) -> Any:
+    if type(x).__module__.split(".")[0] in ("jax", "jaxlib"):
+        return jax_array(x)
     if type(x).__module__.split(".")[0] != "torch" or not hasattr(x, "detach"):
         return x
     x = x.detach().cpu()
@@ -221,10 +225,17 @@ def checked_rows(
         return found
     # a private number of rows must not stop a fit, and may be 0
     fewest = 0 if estimator.relation == "add_remove" else 1
+    rows = x
+    if isinstance(x, DeviceRows):  # checks of shapes see zeros: no row is read here
+        rows = np.broadcast_to(np.float32(0), x.shape)
     with np.errstate(all="ignore"):  # a signaling NaN would cause a warning
-        x = validate_data(
-            estimator, _numbers(x), ensure_all_finite=False, ensure_min_samples=fewest
+        rows = validate_data(
+            estimator,
+            _numbers(rows),
+            ensure_all_finite=False,
+            ensure_min_samples=fewest,
         )
+    x = x if isinstance(x, DeviceRows) else rows
     if y is not None:
         check_consistent_length(x, y)
     return x, y

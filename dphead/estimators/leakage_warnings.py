@@ -18,7 +18,7 @@ from sklearn.utils import get_tags
 from dphead.privacy.rounding import rounded_up
 
 # a change of these parameters is not a choice between results
-NO_CHOICE = {"random_state", "ledger"}
+NO_CHOICE = {"random_state", "ledger", "backend"}
 
 _CHANGED = (
     "This fit uses a clone with changed settings, as in a grid search. Neither "

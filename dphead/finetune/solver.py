@@ -15,24 +15,18 @@ from dphead.finetune.settings import Step
 from dphead.privacy.contract import Released
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
-from dphead.solvers.gradient import Moments
+from dphead.solvers.descent import Descent
 from dphead.solvers.normalization import ChannelNormalization
 
 
-@dataclass
-class TrainingState:
+@dataclass(eq=False)
+class TrainingState(Descent):
     """Hold the state of a training after `step` steps, complete for a resume.
 
-    All of it is post-processing of releases.
+    All of it is post-processing of releases. Arrays of weights have the shape (size,).
 
     Attributes
     ----------
-    step : int
-        Number of steps done.
-    weights, average : ndarray of shape (size,), float64
-        The weights, and their moving average.
-    first, second : ndarray of shape (size,), float64
-        The optimizer's moments.
     center, scale : ndarray or None
         Center and scale of the rows' transform.
     estimate, class_accuracy : None
@@ -42,11 +36,6 @@ class TrainingState:
     estimate: ClassVar[None] = None
     class_accuracy: ClassVar[None] = None
 
-    step: int
-    weights: np.ndarray
-    average: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
     center: np.ndarray | None = None
     scale: np.ndarray | None = None
 
@@ -136,30 +125,17 @@ class NetworkDescent(Step):
             transform = RowTransform()
             if self.normalization is not None:
                 transform = yield from self.normalization.solve(facts, 0.0)
-            zero = np.zeros_like(self.start)
-            own = (transform.center, transform.scale)
-            state = TrainingState(0, self.start, self.start, zero, zero, *own)
-        beta2 = self.beta2 if self.optimizer == "adam" else None
-        moments = Moments(self.start.shape, self.momentum, beta2)
+            own = {"center": transform.center, "scale": transform.scale}
+            state = TrainingState.start(self.start, **own)
         transform = state.transform
-        moments.first, moments.second, moments.t = state.first, state.second, state.step
         batch = facts.n_rows * self.sampling_prob / self.epoch_steps
         scale = 1.0 / (batch * (self.clip_norm if self.normalize else 1.0))
         for t in range(state.step, self.steps):
             params = StepParams(transform, state.weights.astype(np.float32), t)
             answer = yield Request("gradient", self.statistic, params)
-            gradient = answer.value * scale
-            decay = self.weight_decay * state.weights
-            raw = gradient if self.decoupled else gradient + decay
-            damped = 1 - self.dampening if t and self.momentum else 1.0
-            direction = moments.direction(damped * raw)
-            direction = direction + (decay if self.decoupled else 0.0)
-            state.weights = state.weights - self.rate(t, self.steps) * direction
-            warm = 0.0
-            if self.average == "ema":
-                warm = min(self.ema_decay, (1 + t) / (10 + t))
-            state.average = warm * state.average + (1 - warm) * state.weights
-            state.first, state.second, state.step = moments.first, moments.second, t + 1
+            rate = self.rate(t, self.steps)
+            how = (rate, self, self.dampening, self.decoupled)
+            state.advance(answer.value * scale, *how)
             if self.after is not None:
                 self.after(state)
         return state

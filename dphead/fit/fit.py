@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+from dphead.fit.backends import block_sum, on_device
 from dphead.fit.duration import (
     LONG_SECONDS,
     check_duration,
@@ -30,7 +31,6 @@ from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo, Solver
-from dphead.sums.cpu import CpuSums
 from dphead.sums.hosts import Hosts
 from dphead.sums.verified import VerifiedSum
 
@@ -132,8 +132,8 @@ class Fit(Generic[T]):
         The processes that hold the rows; None if this process holds all.
     agreed : dict
         What must be equal on all processes (`agree`).
-    has_known_rate : bool
-        Whether `duration` knows the rate of the sums. It does not for accelerators.
+    backend : str
+        What computes the solver's algebra (`on_device`).
     about : About
         What else is public about the fit.
     """
@@ -146,7 +146,7 @@ class Fit(Generic[T]):
     noise: NoiseSource = field(default_factory=NoiseSource)
     hosts: Hosts | None = None
     agreed: Mapping[str, Any] = field(default_factory=dict)
-    has_known_rate: bool = True
+    backend: str = "numpy"
 
     @property
     def announced(self) -> FitPlan[T]:
@@ -175,7 +175,7 @@ class Fit(Generic[T]):
         """
         self._check_sizes()
         seconds = 0.0
-        if self.has_known_rate:
+        if not getattr(self.summer.block_sum, "has_unknown_rate", False):
             facts, solver = self.plan.facts, self.plan.solver
             seconds = check_duration(self.plan.releases, facts, solver.name)
         statistics = (one.statistic for one in self.plan.releases)
@@ -242,6 +242,7 @@ class Fit(Generic[T]):
         if resume is not None:
             solver, done = resume(charged)
             plan = replace(plan, solver=solver)
+        plan = replace(plan, solver=on_device(plan.solver, self.backend))
         rows, start = self.rows(), time.perf_counter()
         trained = lead(
             plan,
@@ -268,6 +269,7 @@ class Fit(Generic[T]):
         if resume is not None:
             solver, done = resume()
             plan = replace(plan, solver=solver)
+        plan = replace(plan, solver=on_device(plan.solver, self.backend))
         return follow(plan, self.rows(), self.summer, self.hosts, done)
 
 
@@ -282,14 +284,16 @@ def _check_takes_sets(solver: Solver[Any], facts: ProblemInfo) -> None:
             )
 
 
-def host_sum(plan: FitPlan[Any]) -> VerifiedSum:
-    """Return a verified sum on this host's processor, for rows in memory.
+def array_sum(plan: FitPlan[Any], backend: str = "numpy") -> VerifiedSum:
+    """Return a backend's verified sum, for rows in memory.
 
     Raises ValueError if the fit does not fit in this machine's memory.
     """
     # the plan's number of rows: under add/remove it is public
-    room = share(None, plan.facts, plan.releases, n_rows=plan.facts.n_rows)
-    return VerifiedSum(CpuSums(), memory=room.kept)
+    n_rows = plan.facts.n_rows
+    room = share(None, plan.facts, plan.releases, n_rows=n_rows, backend=backend)
+    sums, kept = block_sum(backend, room.kept)
+    return VerifiedSum(sums, memory=kept)
 
 
 def warn_of_duration(fit: Fit[Any], seconds: float) -> None:
@@ -325,7 +329,7 @@ def fit_rows(
         about=about,
         sizes=RowSizes.of(rows),
         rows=lambda: rows,
-        summer=summer or host_sum(plan),
+        summer=summer or array_sum(plan),
         noise=noise or NoiseSource(),
     )
     book = ledger or Ledger()

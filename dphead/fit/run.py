@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from dphead_extract.features.format import FeaturesFile
 
 from dphead.analysis.protected import name_unit
 from dphead.data.features import FeaturesRows, load_features
+from dphead.fit.backends import block_sum
 from dphead.fit.files import (
     check_features,
     check_selection,
@@ -48,9 +48,7 @@ from dphead.planning.plan import FitPlan, check_unit, make_plan
 from dphead.privacy.ledger import Ledger, Tried
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.head import LinearHead
-from dphead.sums.cpu import CpuSums
 from dphead.sums.hosts import Hosts, SumOfParts
-from dphead.sums.reference import BlockSum, ReferenceSums
 from dphead.sums.verified import VerifiedSum
 
 _Announce = Callable[[Fit[LinearHead], float], None]
@@ -262,7 +260,7 @@ def _prepare(
         summer=VerifiedSum(sums, parts=parts, memory=kept),
         noise=NoiseSource(options.seed),
         hosts=hosts,
-        has_known_rate=options.backend != "jax",
+        backend=options.backend,
     )
     if hosts is None:
         return fit
@@ -336,37 +334,6 @@ def _open_test(
             options.test_is,
         )
         return *measured_rows(rows, file, about.source.class_names), origin
-
-
-def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
-    """Return the block sum of a backend, and the bytes available for kept rows.
-
-    Parameters
-    ----------
-    backend : str
-        "numpy", "jax", "reference", or "auto": jax if it finds an accelerator, else
-        numpy.
-    memory : int
-        Bytes for kept rows on this host. On accelerators, half of the device memory is
-        used instead.
-    """
-    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
-    if backend == "reference":
-        return ReferenceSums(), 0
-    if backend == "numpy" or (
-        backend == "auto" and not any(find_spec(name) for name in plugins)
-    ):
-        return CpuSums(), memory
-    import jax
-
-    from dphead.sums.jax import JaxSums
-
-    if jax.default_backend() == "cpu":
-        return JaxSums() if backend == "jax" else CpuSums(), memory
-    devices = sum(
-        (d.memory_stats() or {}).get("bytes_limit", 0) for d in jax.local_devices()
-    )
-    return JaxSums(), devices // 2
 
 
 def tuning_of(settings: Iterable[Any], ledger: Ledger) -> str:

@@ -6,7 +6,7 @@ budget. `auto_rules` has the rules.
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -129,6 +129,7 @@ class Auto:
     descent: Annotated[GradientDescent, _DESCENT_OF_RULE] = DESCENT
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "auto"
+    takes_jax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,4 +1,7 @@
-"""Take the steps of SGD and Adam on released gradients, for heads and for networks."""
+"""Take the steps of SGD and Adam on released gradients, for heads and for networks.
+
+The arrays are numpy's, or jax's if the gradients are.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -85,7 +88,8 @@ class Descent:
         # the moments start at zero, so their means are too short [Kingma, Ba 2015, §3]
         first = self.first / (1 - beta1 ** (self.step + 1))
         second = self.second / (1 - beta2 ** (self.step + 1))
-        return first / (np.sqrt(second) + _ADAM_EPSILON)
+        xp = second.__array_namespace__()
+        return first / (xp.sqrt(second) + _ADAM_EPSILON)
 
     def _decay(self, settings: Any) -> float:
         """Return the decay of the average at this step.

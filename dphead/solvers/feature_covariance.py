@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -97,6 +97,7 @@ class DPFC:
     balanced: Annotated[bool, BALANCED] = False
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-fc"
+    takes_jax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -164,7 +165,9 @@ class DPFC:
         if bordered:
             # a fit without noise does not clip: the public square is the whole constant
             clip = self.feature_clip if np.isfinite(facts.mu) else np.inf
-            gram = np.pad(gram, (0, 1))
-            gram[-1, -1] = facts.n_rows * min(constant, clip) ** 2
+            xp = gram.__array_namespace__()
+            edge = xp.zeros((len(gram), 1))
+            square = xp.full((1, 1), facts.n_rows * min(constant, clip) ** 2)
+            gram = xp.block([[gram, edge], [edge.T, square]])
         ridge = ridge_for(facts, released.noise_sd, self.ridge, share)
         return RidgeSolver(gram, ridge)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from dphead.solvers.balancing import (
 )
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
+from dphead.solvers.descent import Descent
 from dphead.solvers.head import head_of, zero_weights
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
@@ -99,6 +100,7 @@ class GradientDescent:
     balanced: Annotated[bool, BALANCED] = False
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     prior: Annotated[PublicPrior | None, _PRIOR] = None
+    takes_jax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -130,12 +132,6 @@ class GradientDescent:
         rest += sum(one.weight for one in counts)
         return [*self.centering.plan(facts, rest), *[step] * self.steps, *counts]
 
-    def _decay(self, t: int) -> float:
-        """Return the decay of the average at step t: De22's warm-up, or t / (t + 1)."""
-        if self.average == "ema":
-            return min(self.ema_decay, (1 + t) / (10 + t))
-        return t / (t + 1)
-
     def solve(
         self,
         facts: ProblemInfo,
@@ -157,57 +153,16 @@ class GradientDescent:
         weights = zero_weights(transform, sizes, self.initial_bias)
         if self.prior is not None:
             weights += self.prior.start(transform, weights.shape)
-        average = weights.copy()
-        beta2 = self.beta2 if self.optimizer == "adam" else None
-        state = Moments(weights.shape, self.momentum, beta2)
+        state = Descent.start(weights)
         # Divide by the expected batch size, never by the size of the drawn batch: that
         # is private, and dividing by it has another sensitivity.
         clip_norm = self.clip_norm if self.normalize else 1.0
         scale = 1.0 / (facts.n_rows * self.sampling_prob * clip_norm)
-        for t in range(self.steps):
-            answer = yield Request(
-                "gradient", statistic, Params(transform, weights.astype(np.float32))
-            )
+        for _ in range(self.steps):
+            params = Params(transform, state.weights.astype(np.float32))
+            answer = yield Request("gradient", statistic, params)
             gradient = answer.value * scale
             factor = lengthen(gradient, answer.noise_sd * scale) if lengthen else 1.0
-            # weight decay needs no release: it reads only the iterate
-            decayed = gradient + self.weight_decay * weights
-            step = state.direction(decayed)
-            weights = weights - self.learning_rate * factor * step
-            decay = self._decay(t)
-            average = decay * average + (1 - decay) * weights
-        final = weights if self.average == "last" else average
-        head = head_of(final, transform, self.loss)
+            state.advance(gradient, self.learning_rate * factor, self)
+        head = head_of(state.average, transform, self.loss)
         return (yield from balanced_head(facts, head)) if self.balanced else head
-
-
-# Added to the root of the second moment. Kingma, Ba 2015 use 1e-8; noisy gradients need
-# no damping, and 1e-8 would change steps on tiny gradients. Chosen, not measured.
-_ADAM_EPSILON = 1e-12
-
-
-class Moments:
-    """Hold the momentum buffers of one run of SGD, or of Adam if `beta2` is given.
-
-    `beta1` is the momentum of SGD, or Adam's beta1.
-    """
-
-    def __init__(
-        self, shape: tuple[int, ...], beta1: float, beta2: float | None
-    ) -> None:
-        self.first, self.second, self.t = np.zeros(shape), np.zeros(shape), 0
-        self._beta1, self._beta2 = beta1, beta2
-
-    def direction(self, gradient: np.ndarray) -> np.ndarray:
-        """Update the buffers with a noisy mean gradient, and return the direction."""
-        self.t += 1
-        beta1, beta2 = self._beta1, self._beta2
-        if beta2 is None:  # heavy ball, without Nesterov's look-ahead
-            self.first = beta1 * self.first + gradient
-            return self.first
-        self.first = beta1 * self.first + (1 - beta1) * gradient
-        self.second = beta2 * self.second + (1 - beta2) * gradient**2
-        # the buffers start at zero, so their means are too short [Kingma, Ba 2015, §3]
-        first = self.first / (1 - beta1**self.t)
-        second = self.second / (1 - beta2**self.t)
-        return first / (np.sqrt(second) + _ADAM_EPSILON)

@@ -106,6 +106,8 @@ class LinearHead:
     def __post_init__(self) -> None:
         # raises for an unknown loss, which later code would treat as softmax
         loss_named(self.loss)
+        for name in ("weights", "intercept"):  # a solver's may be jax's
+            object.__setattr__(self, name, np.asarray(getattr(self, name)))
 
     def scores(self, x: np.ndarray, block: int = _BLOCK) -> np.ndarray:
         """Return the scores of rows for every class.

@@ -1,7 +1,7 @@
 """Implement DP-LS: least squares from noisy sufficient statistics."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -104,6 +104,7 @@ class LeastSquares:
     shrink: Annotated[bool, SHRINK] = True
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-ls"
+    takes_jax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -159,7 +160,8 @@ class LeastSquares:
             for j in range(m):
                 total = class_grams.value[j] + self.alpha * gram.value
                 columns.append(RidgeSolver(total, ridge)(sums.value[:, j]))
-            weights = np.stack(columns, axis=1)
+            xp = gram.value.__array_namespace__()
+            weights = xp.stack(columns, axis=1)
         else:
             weights, errors = self._shared(facts, gram, sums)
         clip = None  # without a constant, a clip does not change the order of scores

@@ -1,7 +1,7 @@
 """Implement DP-Newton: one-vs-rest logistic regression by noisy Newton steps."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class Newton:
     hessian_share: Annotated[float, _HESSIAN_SHARE] = 0.2
     centering: Centering | ChannelNormalization = field(default_factory=Centering)
     name: str = "dp-newton"
+    takes_jax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -93,9 +94,12 @@ class Newton:
             ridge = ridge_for(facts, h.noise_sd, self.ridge)
             # Hessian, ridge and gradient are sums over n rows, so the factor n cancels.
             # One-vs-rest losses: the classes' Newton systems are independent.
-            for j in range(facts.n_classes):
-                newton_step = RidgeSolver(h.value[j], ridge)(g.value[:, j])
-                weights[:, j] -= self.learning_rate * newton_step
+            steps = [
+                RidgeSolver(h.value[j], ridge)(g.value[:, j])
+                for j in range(facts.n_classes)
+            ]
+            xp = g.value.__array_namespace__()
+            weights = weights - self.learning_rate * xp.stack(steps, axis=1)
         # scores of clipped and unclipped rows differ, so prediction clips too
         clip = prediction_clip(self.feature_clip, self.centering.norm, facts.mu)
         return head_of(weights, transform, "sigmoid", clip)

@@ -3,6 +3,8 @@
 The rule uses public numbers only.
 """
 
+from typing import Any
+
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
@@ -87,32 +89,36 @@ class RidgeSolver:
     """
 
     def __init__(self, gram: np.ndarray, ridge: float) -> None:
-        eye = np.eye(len(gram))
+        xp = gram.__array_namespace__()
+        eye = xp.eye(len(gram))
         narrow = len(gram) <= WIDEST_SPECTRUM
         self.floor = FLOOR_OVER_RIDGE * ridge if narrow else -np.inf
         # Cholesky first: it is much faster than eigh, and most matrices need no floor.
-        if np.isfinite(self.floor) and not _positive(gram - self.floor * eye):
-            values, vectors = np.linalg.eigh(gram)
+        if np.isfinite(self.floor) and _factored(gram - self.floor * eye) is None:
+            values, vectors = xp.linalg.eigh(gram)
             # with floor = -ridge/2, no eigenvalue of gram + ridge is below ridge/2
-            gram = (vectors * np.maximum(values, self.floor)) @ vectors.T
-        while True:
-            try:
-                self._factor = cho_factor(
-                    gram + ridge * eye, overwrite_a=True, check_finite=False
-                )
-                self.ridge = ridge
-                return
-            except LinAlgError:
-                ridge = GROWTH * ridge + GROWTH_OF_TRACE * abs(np.trace(gram))
+            gram = (vectors * xp.maximum(values, self.floor)) @ vectors.T
+        while (factor := _factored(gram + ridge * eye)) is None:
+            ridge = GROWTH * ridge + GROWTH_OF_TRACE * float(abs(gram.trace()))
+        self._factor, self.ridge = factor, ridge
 
-    def __call__(self, right: np.ndarray) -> np.ndarray:
+    def __call__(self, right: np.ndarray) -> Any:
         """Return the solution for right (d,) or (d, k)."""
-        return cho_solve(self._factor, right, check_finite=False)
+        if isinstance(self._factor[0], np.ndarray):
+            return cho_solve(self._factor, right, check_finite=False)
+        from jax.scipy import linalg
+
+        return linalg.cho_solve(self._factor, right)
 
 
-def _positive(matrix: np.ndarray) -> bool:
-    try:
-        cho_factor(matrix, overwrite_a=True, check_finite=False)
-    except LinAlgError:
-        return False
-    return True
+def _factored(matrix: Any) -> tuple[Any, bool] | None:
+    """Return the Cholesky factor of a matrix, or None if it is not positive."""
+    if isinstance(matrix, np.ndarray):
+        try:
+            return cho_factor(matrix, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            return None
+    from jax.scipy import linalg
+
+    factor, lower = linalg.cho_factor(matrix)  # NaN if the matrix is not positive
+    return None if np.isnan(factor[-1, -1]) else (factor, lower)

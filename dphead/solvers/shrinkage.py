@@ -33,22 +33,21 @@ def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
     e_i - sd² Σ_j 1 / (e_i - e_j), with the sum smoothed over edge / sqrt(d), and at
     least 0.
     """
+    xp = values.__array_namespace__()
     if gram_sd == 0:
-        return np.maximum(values, 0)
+        return xp.maximum(values, 0)
     # The sum estimates d times the Hilbert transform of the spectrum. Smoothing over
     # some gaps of eigenvalues keeps the nearest ones from dominating the sum (Ledoit,
     # Wolf 2020).
     width = spectral_edge(gram_sd, len(values)) / np.sqrt(len(values))
-    gaps = np.subtract.outer(values, values)
-    smoothed = gaps**2
-    smoothed += width**2
-    np.divide(gaps, smoothed, out=gaps)
-    return np.maximum(values - gram_sd**2 * gaps.sum(axis=1), 0)
+    gaps = values[:, None] - values
+    smoothed = gaps / (gaps**2 + width**2)
+    return xp.maximum(values - gram_sd**2 * smoothed.sum(axis=1), 0)
 
 
 def shrunk_gram(gram: Released) -> np.ndarray:
     """Return the released Gram matrix (d, d) with shrunk eigenvalues, none negative."""
-    values, vectors = np.linalg.eigh(gram.value)
+    values, vectors = gram.value.__array_namespace__().linalg.eigh(gram.value)
     return (vectors * shrunk_spectrum(values, gram.noise_sd)) @ vectors.T
 
 
@@ -70,7 +69,8 @@ def shrunk_weights(gram: Released, sums: Released, ridge: float) -> np.ndarray:
     shrinking removed. In these few fixed directions, the noise is gram_sd instead of
     the edge.
     """
-    values, vectors = np.linalg.eigh(gram.value)
+    xp = gram.value.__array_namespace__()
+    values, vectors = xp.linalg.eigh(gram.value)
     seen = shrunk_spectrum(values, gram.noise_sd)
     right = vectors.T @ center_classes(sums.value)
     inverse = 1 / (seen + ridge)[:, None]
@@ -78,9 +78,9 @@ def shrunk_weights(gram: Released, sums: Released, ridge: float) -> np.ndarray:
     weights = inverse * right
     spread = inverse * span
     # (D + U M Uᵀ)⁻¹ by Woodbury, D diagonal and M not negative
-    inner = np.eye(len(missing)) + missing @ (span.T @ spread)
-    weights -= spread @ np.linalg.solve(inner, missing @ (span.T @ weights))
-    return vectors @ weights
+    inner = xp.eye(len(missing)) + missing @ (span.T @ spread)
+    between = spread @ xp.linalg.solve(inner, missing @ (span.T @ weights))
+    return vectors @ (weights - between)
 
 
 def _between_classes(
@@ -93,7 +93,8 @@ def _between_classes(
     is the reduction within the span of U, and positive semidefinite. Each direction has
     the weight 1 - noise / (squared length).
     """
-    span, lengths, _ = np.linalg.svd(right, full_matrices=False)
+    xp = right.__array_namespace__()
+    span, lengths, _ = xp.linalg.svd(right, full_matrices=False)
     squares = lengths**2
     # a direction of noise alone has the mean square d sums_sd² in right (d, m)
     noise = sums_sd**2 * len(right)
@@ -102,5 +103,5 @@ def _between_classes(
     trust = 1 - noise / squares[kept]
     missing = trust[:, None] * (span.T @ (taken[:, None] * span)) * trust
     # rounding makes it slightly asymmetric, and noise can make it indefinite
-    values, vectors = np.linalg.eigh((missing + missing.T) / 2)
-    return span, (vectors * np.maximum(values, 0)) @ vectors.T
+    values, vectors = xp.linalg.eigh((missing + missing.T) / 2)
+    return span, (vectors * xp.maximum(values, 0)) @ vectors.T

@@ -28,6 +28,7 @@ WRONG = {
     "preset": "nothing",
     "group_cap": 0,
     "group_mean": 1,
+    "backend": "reference",
     "split": "",
     "unit_norm": 1,
     "center_share": 1.0,

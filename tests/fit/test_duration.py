@@ -15,7 +15,7 @@ from dphead.fit.duration import (
     missing_kernels,
 )
 from dphead.fit.files import source_of_arrays
-from dphead.fit.fit import About, Fit, RowSizes, fit_rows, host_sum, warn_of_duration
+from dphead.fit.fit import About, Fit, RowSizes, array_sum, fit_rows, warn_of_duration
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
@@ -99,6 +99,6 @@ def test_a_long_fit_without_compiled_kernels_takes_longer_and_warns(monkeypatch)
     assert missing_kernels(0.5) == ""
     about = About(source=source_of_arrays(64, []), name="dp-ls")
     sizes = RowSizes(10**6, 64)
-    fit = Fit(plan=plan, about=about, sizes=sizes, rows=list, summer=host_sum(plan))
+    fit = Fit(plan=plan, about=about, sizes=sizes, rows=list, summer=array_sum(plan))
     with pytest.warns(UserWarning, match="Install a C compiler, then type"):
         warn_of_duration(fit, fit.check())

@@ -98,7 +98,7 @@ def test_sums_that_are_wrong_are_found_before_anything_is_charged_or_read(monkey
     """By rows made to break them: those of the data would not have shown it."""
     rows = Counted(X, Y)
     ledger = Ledger()
-    monkeypatch.setattr("dphead.fit.fit.CpuSums", Wrong)
+    monkeypatch.setattr("dphead.fit.backends.CpuSums", Wrong)
     with pytest.raises(RuntimeError, match="differs from the reference"):
         plan_and_fit(LeastSquares(), rows, FACTS, ledger=ledger)
     assert ledger.fits() == []

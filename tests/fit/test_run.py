@@ -159,14 +159,18 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
         assert np.array_equal(*heads)
 
 
-def test_all_backends_give_one_head_byte_for_byte(features, tmp_path):
-    """One seed, so one noise, and one sum of integers: `tests/sums` has each kind."""
+def test_all_backends_give_one_head(features, tmp_path):
+    """One seed, so one noise, and one sum of integers: `tests/sums` has each kind.
+
+    jax's algebra differs in float64's last bits (tests/fit/test_backends.py).
+    """
     heads = []
     for backend in ("numpy", "reference", "jax"):
         options = ("--method", "dp-ls", "--seed", 2, NOT_PRIVATE, "--backend", backend)
         fitted("fit", features, "-o", tmp_path / backend, *options)
-        heads.append((tmp_path / backend / "head.safetensors").read_bytes())
-    assert heads[0] == heads[1] == heads[2]
+        heads.append(open_head(tmp_path / backend)[0].weights)
+    assert np.array_equal(heads[0], heads[1])
+    np.testing.assert_allclose(heads[2], heads[0], rtol=0, atol=1e-9)
 
 
 # --- as a function --------------------------------------------------------------------

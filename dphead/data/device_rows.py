@@ -1,0 +1,114 @@
+"""Read rows that are in jax arrays, on one device or sharded over several."""
+
+from typing import Any
+
+import numpy as np
+
+_FLOATS = ("bfloat16", "float16", "float32", "float64")
+
+
+class DeviceRows:
+    """Give features (n, d) of a jax array block by block, each from its own device.
+
+    No other device gets the rows, and the host gets one block at a time.
+
+    Parameters
+    ----------
+    x : jax.Array of shape (n_rows, n_features)
+        Features in bfloat16, float16, float32 or float64. Only rows may be sharded.
+
+    Raises
+    ------
+    ValueError
+        If a row is not whole on a device of this process.
+    """
+
+    def __init__(self, x: Any) -> None:
+        self.shape, self.dtype, self.ndim = x.shape, np.dtype(np.float32), x.ndim
+        found: dict[int, tuple[int, Any]] = {}
+        for shard in x.addressable_shards:
+            rows, columns = shard.index
+            start, stop, _ = rows.indices(len(x))
+            if columns.indices(x.shape[1])[:2] == (0, x.shape[1]):
+                found.setdefault(start, (stop, shard.data))  # one of equal copies
+        self._parts = [(start, *found[start]) for start in sorted(found)]
+        # Each row once: a gap or an overlap would leave a row out or count it twice.
+        bounds = [0, *(stop for _, stop, _ in self._parts)]
+        if [start for start, *_ in self._parts] != bounds[:-1] or bounds[-1] != len(x):
+            raise ValueError(
+                "Each row must be whole on one device of this process, got the "
+                f"sharding {x.sharding}. Shard the rows only, such as with "
+                "NamedSharding(mesh, PartitionSpec('rows'))."
+            )
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Return the rows of a slice, or of an array of positions, as float32."""
+        if not isinstance(rows, slice):
+            out = np.empty((len(rows), self.shape[1]), np.float32)
+            for start, stop, part in self._parts:
+                own = (rows >= start) & (rows < stop)
+                out[own] = _float32(np.asarray(part)[rows[own] - start])
+            return out
+        first, last, _ = rows.indices(len(self))
+        pieces = [
+            _float32(_host(part)[max(first - start, 0) : max(last - start, 0)])
+            for start, stop, part in self._parts
+            if first < stop and last > start
+        ]
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate([np.empty((0, self.shape[1]), np.float32), *pieces])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return all rows on the host, for checks of fits without privacy."""
+        return np.asarray(self[:], dtype)
+
+
+def _host(part: Any) -> Any:
+    """Return a view of a processor's array. An accelerator copies its slices only."""
+    return np.asarray(part) if part.device.platform == "cpu" else part
+
+
+def _float32(rows: Any) -> np.ndarray:
+    with np.errstate(all="ignore"):  # numbers beyond float32 would warn
+        return np.require(rows, np.float32, ["C", "A"])
+
+
+def is_traced(x: Any) -> bool:
+    """Return whether an array is traced by a transformation of jax."""
+    from jax.core import Tracer
+
+    return isinstance(x, Tracer)
+
+
+def jax_array(x: Any) -> Any:
+    """Return a jax array for `fit` or `predict`, read later if it has features.
+
+    A matrix of floats becomes `DeviceRows`, and other arrays become numpy's.
+
+    Raises
+    ------
+    ValueError
+        If the array has no values that this process can read.
+    """
+    if is_traced(x):
+        raise ValueError(
+            "dphead reads arrays outside of jax's transformations, got a traced array "
+            f"{x}. Call it outside of jit, vmap and grad; `dphead.jax.scores`, "
+            "`probabilities` and `predict` can be traced."
+        )
+    if x.is_deleted():
+        raise ValueError(
+            f"An array of shape {x.shape} was deleted or donated. Pass a copy of it."
+        )
+    if x.ndim == 2 and str(x.dtype) in _FLOATS:
+        return DeviceRows(x)
+    if not x.is_fully_addressable:
+        raise ValueError(
+            f"Each process must have all labels and groups, got a part of {x.shape}. "
+            "Pass them as numpy arrays."
+        )
+    return np.asarray(x)

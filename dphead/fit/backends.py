@@ -1,0 +1,122 @@
+"""Choose what computes the sums and the solver's algebra: this host's CPU, or JAX."""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+
+from dphead.privacy.contract import Released
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver
+from dphead.sums import kernels
+from dphead.sums.cpu import CpuSums
+from dphead.sums.reference import BlockSum, ReferenceSums
+
+T = TypeVar("T")
+Backend = Literal["auto", "numpy", "jax"]
+_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
+
+
+def uses_jax(backend: str) -> bool:
+    """Return whether a backend computes with JAX.
+
+    "auto" does if JAX finds an accelerator. jax is not imported without its plugins.
+    """
+    if backend != "auto" or not any(find_spec(name) for name in _PLUGINS):
+        return backend == "jax"
+    import jax
+
+    return jax.default_backend() != "cpu"
+
+
+def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
+    """Return the block sum of a backend, and the bytes available for kept rows.
+
+    Parameters
+    ----------
+    backend : str
+        "numpy", "jax", "reference", or "auto": jax if it finds an accelerator, else
+        numpy. On a CPU, all but "reference" use the compiled kernels.
+    memory : int
+        Bytes for kept rows on this host. On accelerators, half of the device memory is
+        used instead.
+    """
+    if backend == "reference":
+        return ReferenceSums(), 0
+    if not uses_jax(backend):
+        return CpuSums(), memory
+    import jax
+
+    from dphead.sums.jax import JaxSums
+
+    if jax.default_backend() == "cpu":
+        # The kernels sum in a tenth to a third of XLA's time (results/scale), on the
+        # cores of all host devices.
+        return JaxSums() if kernels.library is None else CpuSums(), memory
+    devices = sum(
+        (d.memory_stats() or {}).get("bytes_limit", 0) for d in jax.local_devices()
+    )
+    return JaxSums(), devices // 2
+
+
+def on_device(solver: Solver[T], backend: str) -> Solver[T]:
+    """Return a solver that computes with jax arrays, if the backend is JAX.
+
+    A solver of another package computes with numpy, unless it sets `takes_jax`.
+    """
+    if uses_jax(backend) and getattr(solver, "takes_jax", False):
+        return _OnDevice(solver)
+    return solver
+
+
+@dataclass(frozen=True)
+class _OnDevice(Generic[T]):
+    """Give a solver its released values as jax arrays, in float64."""
+
+    solver: Solver[T]
+
+    @property
+    def name(self) -> str:
+        return self.solver.name
+
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
+        return self.solver.plan(facts)
+
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, T]:
+        steps: Any = self.solver.solve(facts)  # None begins a generator
+        answer: Any = None
+        while True:
+            # only while the solver computes: other code keeps its own settings
+            with own_settings() as jnp:
+                if answer is not None:
+                    answer = replace(answer, value=jnp.asarray(answer.value))
+                try:
+                    ask = steps.send(answer)
+                except StopIteration as stop:
+                    return stop.value
+                if ask.params.weights is not None:  # `release` computes with numpy
+                    weights = np.asarray(ask.params.weights)
+                    ask = replace(ask, params=replace(ask.params, weights=weights))
+            answer = yield ask
+
+
+@contextmanager
+def own_settings() -> Iterator[Any]:
+    """Compute in float64, whatever the process's own settings of jax are.
+
+    With some of them, such as strict types, a charged fit would fail.
+    """
+    import jax
+
+    with (
+        jax.enable_x64(True),
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+        jax.default_matmul_precision("highest"),
+        jax.debug_nans(False),  # a factor of an indefinite matrix is NaN
+        jax.debug_infs(False),
+        jax.transfer_guard("allow"),
+    ):
+        yield jax.numpy

@@ -1,0 +1,21 @@
+"""Fit private heads on jax arrays, and use them under jit, vmap, grad and sharding.
+
+`fit` checks, charges and sums as `dphead.DPHeadClassifier` does. It returns a `Head`,
+which is a pytree. `scores`, `probabilities` and `predict` are pure functions.
+Noise and samples come from ChaCha20 with keys of the operating system, never from
+`jax.random`.
+"""
+
+from dphead.jax import accounting
+from dphead.jax.fitting import fit, load
+from dphead.jax.head import Head, predict, probabilities, scores
+
+__all__ = [
+    "Head",
+    "accounting",
+    "fit",
+    "load",
+    "predict",
+    "probabilities",
+    "scores",
+]

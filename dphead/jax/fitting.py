@@ -1,0 +1,78 @@
+"""Fit heads on jax arrays by the path of the estimators."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from dphead.estimators.classifiers import DPHeadClassifier
+from dphead.jax.head import Head, of_model
+
+# parameters of `DPHeadClassifier` that `fit` sets itself
+_SET = {"method", "settings", "classes", "split"}
+_PARAMETERS = {one.name for one in fields(DPHeadClassifier)} - _SET
+
+
+def fit(
+    features: Any,
+    labels: Any,
+    *,
+    n_classes: int,
+    epsilon: float,
+    delta: float,
+    method: str = "auto",
+    groups: Any = None,
+    **settings: Any,
+) -> Head:
+    """Charge the ledger, then fit a private head.
+
+    Everything that can fail is checked before the charge, without reading a row.
+
+    Parameters
+    ----------
+    features : array of shape (n_rows, n_features)
+        numpy or jax array of bfloat16, float16 or float32, on one device or with its
+        rows sharded over several.
+    labels : array of shape (n_rows,)
+        Class indices. A row with another label adds zero to every sum.
+    n_classes : int
+        Public number of classes.
+    epsilon, delta : float
+        Budget of this fit.
+    method : str, default "auto"
+        Name of the method, as for `dphead fit --method`.
+    groups : array of shape (n_rows,), optional
+        Group (patient) of each row, for use with `group_cap`.
+    **settings
+        Settings of the method, and parameters of `dphead.DPHeadClassifier`: `group_cap`
+        (protects groups), `relation`, `nominal_n`, `ledger`, `preset`, `backend` and
+        others. The default backend is "jax". Without `ledger`, a new ledger in memory
+        counts only this fit, and `head.privacy.notes` says so.
+
+    Returns
+    -------
+    Head
+        The head, with its guarantee as `privacy`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid, or an array is traced. Nothing is charged then.
+    LedgerError
+        If the fit would exceed the budget.
+    """
+    own: dict[str, Any] = {"backend": "jax"}
+    own |= {name: settings.pop(name) for name in _PARAMETERS & settings.keys()}
+    model = DPHeadClassifier(
+        method=method,
+        settings=settings,
+        classes=range(n_classes),
+        epsilon=epsilon,
+        delta=delta,
+        **own,
+    )
+    return of_model(model.fit(features, labels, groups))
+
+
+def load(folder: str | Path) -> Head:
+    """Return the head of a run folder, as `DPHeadClassifier.load`."""
+    return of_model(DPHeadClassifier.load(folder))

@@ -1,0 +1,186 @@
+"""Fits of jax arrays: the sums and the charge of numpy's, or no charge."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import Fork, dphead
+from core import toy
+
+import dphead.jax as dpx
+from dphead import DPPCA, DPHeadClassifier
+from dphead.data.arrays import ArrayRows
+from dphead.data.device_rows import DeviceRows
+from dphead.privacy.ledger import Ledger
+
+X, Y = toy(200, 6, 3)
+GIVEN = {"n_classes": 3, "epsilon": 2.0, "delta": 1e-4, "method": "prototypes"}
+
+
+def head_of_numpy(x, **more):
+    model = DPHeadClassifier(
+        method="prototypes", classes=range(3), epsilon=2.0, delta=1e-4, random_state=1
+    )
+    return model.set_params(**more).fit(x, Y).head_
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_jax_arrays_give_the_head_of_their_numbers(kind):
+    x = jnp.asarray(X, kind)
+    head = dpx.fit(x, jnp.asarray(Y), random_state=1, **GIVEN)
+    wanted = head_of_numpy(np.asarray(x.astype(jnp.float32)))
+    assert np.array_equal(head.model.head_.weights, wanted.weights)
+
+
+def test_a_fit_says_what_it_spent_and_that_nothing_else_is_counted():
+    head = dpx.fit(X, Y, **GIVEN)
+    assert head.privacy.epsilon <= 2.0
+    assert head.privacy.private
+    assert "Only this fit is counted" in head.privacy.notes[0]
+    ledger = Ledger()
+    dpx.fit(X, Y, ledger=ledger, **GIVEN)
+    assert "Only this fit" not in dpx.fit(X, Y, ledger=ledger, **GIVEN).privacy.notes[0]
+    assert ledger.count_fits() == 2
+
+
+def test_groups_and_settings_reach_the_fit():
+    groups = jnp.arange(200) // 2
+    head = dpx.fit(X, Y, groups=groups, group_cap=1, rule="nearest", **GIVEN)
+    assert "group" in head.privacy.protected_unit
+    assert head.model.settings == {"rule": "nearest"}
+
+
+class Read(Exception):
+    """A row was read."""
+
+
+def wrong_arrays():
+    """What cannot be summed, by the words of its refusal."""
+    deleted = jnp.asarray(X)
+    deleted.delete()
+    yield "deleted", deleted, Y
+    yield "dim 3", jnp.ones((200, 6, 1)), Y
+    yield "Complex data", jnp.asarray(X).astype(complex), Y
+    yield "inconsistent numbers", jnp.asarray(X), jnp.asarray(Y[:-1])
+    yield "0 sample", jnp.ones((0, 6)), jnp.ones(0, int)
+
+
+def test_what_cannot_be_summed_is_refused_before_the_charge_and_unread(monkeypatch):
+    def read(*_):
+        raise Read
+
+    monkeypatch.setattr(DeviceRows, "__getitem__", read)
+    ledger = Ledger()
+    for words, x, y in wrong_arrays():
+        with pytest.raises(ValueError, match=words):
+            dpx.fit(x, y, ledger=ledger, **GIVEN)
+    assert ledger.count_fits() == 0
+    with pytest.raises(Read):  # so that a refusal above is for the array
+        dpx.fit(jnp.asarray(X), Y, ledger=ledger, **GIVEN)
+    assert ledger.count_fits() == 1
+
+
+@pytest.mark.parametrize("traced", ["features", "labels", "epsilon"])
+def test_a_traced_argument_is_refused_before_the_charge(traced):
+    ledger = Ledger()
+
+    def fit(value):
+        given = {"features": jnp.asarray(X), "labels": Y, **GIVEN, traced: value}
+        return dpx.fit(ledger=ledger, **given).weights
+
+    value = {"features": X, "labels": Y, "epsilon": 1.0}[traced]
+    with pytest.raises(ValueError, match=r"traced|epsilon"):
+        jax.jit(fit)(value)
+    assert ledger.count_fits() == 0
+
+
+def test_a_head_is_saved_loaded_and_read_by_commands(tmp_path):
+    head = dpx.fit(X, Y, **GIVEN)
+    head.save(tmp_path / "run")
+    again = dpx.load(tmp_path / "run")
+    assert np.array_equal(dpx.scores(again, X), dpx.scores(head, X))
+    assert again.privacy.epsilon == head.privacy.epsilon
+    assert "epsilon 2 spent" in dphead("check", tmp_path / "run").out
+    with pytest.raises(ValueError, match="Copy that folder"):
+        again.save(tmp_path / "copy")
+
+
+def test_a_head_that_was_changed_is_not_saved_under_the_guarantee(tmp_path):
+    """It may have been trained further on the same rows."""
+    head = dpx.fit(X, Y, **GIVEN)
+    for name in ("weights", "intercept", "center"):
+        moved = jax.tree.map(lambda a: a, head)
+        object.__setattr__(moved, name, getattr(head, name) + 1)
+        with pytest.raises(ValueError, match=f"`{name}` differs"):
+            moved.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_fits_are_two_static_parts():
+    """A compiled function returns the guarantee of the head that it got."""
+    one, other = (dpx.fit(X, Y, **GIVEN | {"epsilon": e}) for e in (1.0, 2.0))
+    same = jax.jit(lambda head: head)
+    assert same(one).privacy.epsilon < same(other).privacy.epsilon
+
+
+def test_estimators_take_jax_arrays_too():
+    pca = DPPCA(epsilon=2.0, delta=1e-4, random_state=1)
+    components = pca.fit(jnp.asarray(X)).components_
+    assert np.array_equal(components, pca.fit(X).components_)
+    assert pca.transform(jnp.asarray(X)).shape == (200, 2)
+
+
+SHARDED = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from core import toy
+import dphead.jax as dpx
+from dphead.data.arrays import ArrayRows
+from dphead.data.device_rows import DeviceRows
+
+x, y = toy(200, 6, 3)
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+given = dict(n_classes=3, epsilon=2.0, delta=1e-4, random_state=1, method="prototypes")
+found, refused = {}, {}
+specs = {"4": P(("a", "b")), "2 of 2 copies": P("b"), "columns": P(None, "a")}
+for name, spec in specs.items():
+    placed = jax.device_put(x, NamedSharding(mesh, spec))
+    try:
+        head = dpx.fit(placed, y, **given)
+        found[name] = head.model.head_.weights.tobytes().hex()
+    except ValueError as error:
+        refused[name] = str(error)
+placed = jax.device_put(x, NamedSharding(mesh, P(("a", "b"))))
+rows = DeviceRows(placed)
+chosen = np.array([3, 199, 50, 49, 0])
+parts = [(rows[30:120] == x[30:120]).all(), (rows[chosen] == x[chosen]).all()]
+scored = jax.jit(dpx.probabilities)(head, placed)
+json.dump({"found": found, "refused": refused, "parts": [bool(p) for p in parts],
+           "spec": len(scored.sharding.device_set),
+           "same": bool(np.abs(scored - head.model.predict_proba(x)).max() < 1e-6)},
+          sys.stdout)
+"""
+
+
+def test_sharded_rows_are_summed_as_they_are_on_four_devices(tmp_path):
+    flags = "--xla_force_host_platform_device_count=4"
+    done = Fork(tmp_path, SHARDED, XLA_FLAGS=flags).wait()
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    wanted = head_of_numpy(X).weights.tobytes().hex()
+    assert told["found"] == dict.fromkeys(("4", "2 of 2 copies"), wanted)
+    assert "Shard the rows only" in told["refused"]["columns"]
+    assert told["parts"] == [True, True]
+    assert (told["spec"], told["same"]) == (4, True)
+
+
+def test_samples_and_group_means_are_read_from_jax_arrays():
+    groups = np.arange(200) // 2
+    for more in ({}, {"groups": groups, "group_cap": 1, "group_mean": True}):
+        one, other = (ArrayRows(x, Y, **more) for x in (X, DeviceRows(jnp.asarray(X))))
+        chosen = np.array([1, 5, 150])
+        for a, b in zip(one.blocks(chosen), other.blocks(chosen), strict=True):
+            assert np.array_equal(a.x, b.x)
