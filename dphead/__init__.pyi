@@ -8,6 +8,7 @@ from dphead.estimators.classifiers import (
     DPHeadClassifier as DPHeadClassifier,
     DPLeastSquaresClassifier as DPLeastSquaresClassifier,
     DPNewtonClassifier as DPNewtonClassifier,
+    DPOptaxClassifier as DPOptaxClassifier,
     DPPrototypeClassifier as DPPrototypeClassifier,
     DPSGDClassifier as DPSGDClassifier,
 )

@@ -194,21 +194,25 @@ class DPNewtonClassifier(DPClassifier):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _GradientClassifier(DPClassifier):
+class _StepsClassifier(DPClassifier):
     steps: int | None = None
     learning_rate: float | None = None
-    momentum: float | None = None
-    beta2: float | None = None
     loss: str | None = None
     clip_norm: float | None = None
     sampling_prob: float | None = None
     normalize: bool | None = None
     average: Average | None = None
     ema_decay: float | None = None
-    weight_decay: float | None = None
     intercept: float | None = None
     initial_bias: float | None = None
     balanced: bool | None = None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _GradientClassifier(_StepsClassifier):
+    momentum: float | None = None
+    beta2: float | None = None
+    weight_decay: float | None = None
 
 
 @documented(settable("dp-sgd"))
@@ -259,6 +263,33 @@ class DPAdamClassifier(_GradientClassifier):
     """
 
     method: ClassVar[str] = "dp-adam"
+
+
+@documented(settable("dp-optax"))
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPOptaxClassifier(_StepsClassifier):
+    """Fit a head by any optimizer of optax, on noisy clipped gradients.
+
+    The optimizer gets the released gradient and the weights, and nothing else.
+    Optimizers that need the loss are refused, such as line searches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import optax
+    >>> from dphead import DPOptaxClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 600)
+    >>> X = rng.normal(size=(600, 8)) + 4 * np.eye(3, 8)[y]
+    >>> lion = optax.lion(0.1)
+    >>> head = DPOptaxClassifier(optimizer=lion, classes=[0, 1, 2]).fit(X, y)
+    >>> head.predict(X).shape
+    (600,)
+    """
+
+    method: ClassVar[str] = "dp-optax"
+
+    optimizer: Any = None
 
 
 @documented(settable("prototypes"))

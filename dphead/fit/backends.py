@@ -1,15 +1,10 @@
 """Choose what computes the sums and the solver's algebra: this host's CPU, or JAX."""
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
-import numpy as np
-
-from dphead.privacy.contract import Released
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver
+from dphead.solvers.base import Solver
+from dphead.solvers.on_device import OnDevice
 from dphead.sums import kernels
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import BlockSum, ReferenceSums
@@ -52,8 +47,7 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
     from dphead.sums.jax import JaxSums
 
     if jax.default_backend() == "cpu":
-        # The kernels sum in a tenth to a third of XLA's time (results/scale), on the
-        # cores of all host devices.
+        # XLA's sums take three times as long. The kernels use all host devices' cores.
         return JaxSums() if kernels.library is None else CpuSums(), memory
     devices = sum(
         (d.memory_stats() or {}).get("bytes_limit", 0) for d in jax.local_devices()
@@ -66,57 +60,5 @@ def on_device(solver: Solver[T], backend: str) -> Solver[T]:
 
     A solver of another package computes with numpy, unless it sets `takes_jax`.
     """
-    if uses_jax(backend) and getattr(solver, "takes_jax", False):
-        return _OnDevice(solver)
-    return solver
-
-
-@dataclass(frozen=True)
-class _OnDevice(Generic[T]):
-    """Give a solver its released values as jax arrays, in float64."""
-
-    solver: Solver[T]
-
-    @property
-    def name(self) -> str:
-        return self.solver.name
-
-    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        return self.solver.plan(facts)
-
-    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, T]:
-        steps: Any = self.solver.solve(facts)  # None begins a generator
-        answer: Any = None
-        while True:
-            # only while the solver computes: other code keeps its own settings
-            with own_settings() as jnp:
-                if answer is not None:
-                    answer = replace(answer, value=jnp.asarray(answer.value))
-                try:
-                    ask = steps.send(answer)
-                except StopIteration as stop:
-                    return stop.value
-                if ask.params.weights is not None:  # `release` computes with numpy
-                    weights = np.asarray(ask.params.weights)
-                    ask = replace(ask, params=replace(ask.params, weights=weights))
-            answer = yield ask
-
-
-@contextmanager
-def own_settings() -> Iterator[Any]:
-    """Compute in float64, whatever the process's own settings of jax are.
-
-    With some of them, such as strict types, a charged fit would fail.
-    """
-    import jax
-
-    with (
-        jax.enable_x64(True),
-        jax.numpy_rank_promotion("allow"),
-        jax.numpy_dtype_promotion("standard"),
-        jax.default_matmul_precision("highest"),
-        jax.debug_nans(False),  # a factor of an indefinite matrix is NaN
-        jax.debug_infs(False),
-        jax.transfer_guard("allow"),
-    ):
-        yield jax.numpy
+    takes_jax = uses_jax(backend) and getattr(solver, "takes_jax", False)
+    return OnDevice(solver) if takes_jax or hasattr(solver, "needs_jax") else solver

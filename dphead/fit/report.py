@@ -217,7 +217,9 @@ def write(path: Path, report: dict[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return data as plain JSON: lists for arrays, strings for inf and nan."""
+    """Return data as plain JSON: lists for arrays, texts for inf, nan, functions."""
+    if callable(value):
+        return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, dict):

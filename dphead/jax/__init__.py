@@ -7,7 +7,7 @@ Noise and samples come from ChaCha20 with keys of the operating system, never fr
 """
 
 from dphead.jax import accounting
-from dphead.jax.fitting import fit, load
+from dphead.jax.fitting import fit, load, optax_method
 from dphead.jax.head import Head, predict, probabilities, scores
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "accounting",
     "fit",
     "load",
+    "optax_method",
     "predict",
     "probabilities",
     "scores",

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dphead.estimators.classifiers import DPHeadClassifier
 from dphead.jax.head import Head, of_model
@@ -12,6 +12,13 @@ _SET = {"method", "settings", "classes", "split"}
 _PARAMETERS = {one.name for one in fields(DPHeadClassifier)} - _SET
 
 
+class Method(NamedTuple):
+    """Hold the name of a method, and its settings."""
+
+    name: str
+    settings: dict[str, Any]
+
+
 def fit(
     features: Any,
     labels: Any,
@@ -19,7 +26,7 @@ def fit(
     n_classes: int,
     epsilon: float,
     delta: float,
-    method: str = "auto",
+    method: str | Method = "auto",
     groups: Any = None,
     **settings: Any,
 ) -> Head:
@@ -38,8 +45,8 @@ def fit(
         Public number of classes.
     epsilon, delta : float
         Budget of this fit.
-    method : str, default "auto"
-        Name of the method, as for `dphead fit --method`.
+    method : str or Method, default "auto"
+        Name of the method, as for `dphead fit --method`, or an `optax_method`.
     groups : array of shape (n_rows,), optional
         Group (patient) of each row, for use with `group_cap`.
     **settings
@@ -62,6 +69,8 @@ def fit(
     """
     own: dict[str, Any] = {"backend": "jax"}
     own |= {name: settings.pop(name) for name in _PARAMETERS & settings.keys()}
+    if isinstance(method, Method):
+        method, settings = method.name, method.settings | settings
     model = DPHeadClassifier(
         method=method,
         settings=settings,
@@ -76,3 +85,17 @@ def fit(
 def load(folder: str | Path) -> Head:
     """Return the head of a run folder, as `DPHeadClassifier.load`."""
     return of_model(DPHeadClassifier.load(folder))
+
+
+def optax_method(optimizer: Any, **settings: Any) -> Method:
+    """Return the method "dp-optax" with an optimizer, for `fit`.
+
+    Parameters
+    ----------
+    optimizer : str or optax.GradientTransformation
+        Name of an optimizer of optax, or a transformation. It gets released gradients
+        and weights only.
+    **settings
+        Settings of dp-optax, such as `steps`.
+    """
+    return Method("dp-optax", {"optimizer": optimizer, **settings})

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dphead.data.device_rows import is_traced
-from dphead.fit.backends import own_settings
 from dphead.privacy.loss import loss_named
 from dphead.privacy.transform import FINE_BITS, SMALLEST_ENTRY
+from dphead.solvers.on_device import own_settings
 
 if TYPE_CHECKING:
     from dphead.estimators.classifiers import DPHeadClassifier

@@ -19,6 +19,7 @@ OURS = {  # name: module:class
     "dp-newton": "dphead.solvers.newton:Newton",
     "dp-adam": "dphead.solvers.gradient:GradientDescent",
     "dp-sgd": "dphead.solvers.gradient:GradientDescent",
+    "dp-optax": "dphead.solvers.optax_descent:OptaxDescent",
     "prototypes": "dphead.solvers.prototypes:Prototypes",
 }
 # defaults of a method that differ from its class; from trials, as for the class

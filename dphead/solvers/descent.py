@@ -71,6 +71,10 @@ class Descent:
         if decoupled:
             direction = direction + decay
         self.weights = self.weights - rate * direction
+        self._average(settings)
+
+    def _average(self, settings: Any) -> None:
+        """Update the average, and count the step."""
         kept = self._decay(settings)
         # a product of 0 with an average that overflowed would be NaN
         old = kept * self.average if kept else 0.0

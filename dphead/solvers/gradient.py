@@ -132,6 +132,10 @@ class GradientDescent:
         rest += sum(one.weight for one in counts)
         return [*self.centering.plan(facts, rest), *[step] * self.steps, *counts]
 
+    def _start(self, weights: np.ndarray) -> Descent:
+        """Return the state before the first step."""
+        return Descent.start(weights)
+
     def solve(
         self,
         facts: ProblemInfo,
@@ -153,7 +157,7 @@ class GradientDescent:
         weights = zero_weights(transform, sizes, self.initial_bias)
         if self.prior is not None:
             weights += self.prior.start(transform, weights.shape)
-        state = Descent.start(weights)
+        state = self._start(weights)
         # Divide by the expected batch size, never by the size of the drawn batch: that
         # is private, and dividing by it has another sensitivity.
         clip_norm = self.clip_norm if self.normalize else 1.0

@@ -1,0 +1,67 @@
+"""Compute a solver's algebra with jax arrays."""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from dphead.privacy.contract import Released
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OnDevice(Generic[T]):
+    """Give a solver its released values as jax arrays, in float64."""
+
+    solver: Solver[T]
+
+    @property
+    def name(self) -> str:
+        """Return the solver's name."""
+        return self.solver.name
+
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
+        """Return the solver's plan."""
+        return self.solver.plan(facts)
+
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, T]:
+        """Pass the solver's requests on, and return what it returns."""
+        steps: Any = self.solver.solve(facts)  # None begins a generator
+        answer: Any = None
+        while True:
+            # only while the solver computes: other code keeps its own settings
+            with own_settings() as jnp:
+                if answer is not None:
+                    answer = replace(answer, value=jnp.asarray(answer.value))
+                try:
+                    ask = steps.send(answer)
+                except StopIteration as stop:
+                    return stop.value
+                if ask.params.weights is not None:  # `release` computes with numpy
+                    weights = np.asarray(ask.params.weights)
+                    ask = replace(ask, params=replace(ask.params, weights=weights))
+            answer = yield ask
+
+
+@contextmanager
+def own_settings() -> Iterator[Any]:
+    """Compute in float64, whatever the process's own settings of jax are.
+
+    With some of them, such as strict types, a charged fit would fail.
+    """
+    import jax
+
+    with (
+        jax.enable_x64(True),
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+        jax.default_matmul_precision("highest"),
+        jax.debug_nans(False),  # a factor of an indefinite matrix is NaN
+        jax.debug_infs(False),
+        jax.transfer_guard("allow"),
+    ):
+        yield jax.numpy
