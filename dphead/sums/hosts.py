@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.contract import Released, Rows, SumTask
+from dphead.privacy.statistic_base import Params
 from dphead.sums.caches import KeptRows
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum, largest_norm
@@ -219,12 +220,15 @@ class SumOfParts:
     Guarantee
     ---------
     Each slot (of the sample) is in one part, and its process adds it exactly once or
-    raises an error (`checked_sum`). Each process's sum is added once, in int64.
+    raises an error (`checked_sum`). Each process's sum is added once, in int64. All
+    parts have process 0's transform and weights.
     """
 
     def __init__(self, hosts: Hosts, own: Rows) -> None:
         self._hosts = hosts
         self._own = own
+        # kept rows have their transform as a key, so equal ones must be one object
+        self._transform: tuple[Any, Any] = (None, None)
 
     def __call__(
         self, task: SumTask, block_sum: BlockSum, kept: KeptRows = NO_ROWS
@@ -260,7 +264,24 @@ class SumOfParts:
         # every process holds the whole sample, and takes the slots of its own part
         if indices is not None:
             indices = indices[(indices >= start) & (indices < stop)] - start
-        return replace(task, rows=self._own, indices=indices)
+        params = self._params_of_first(task.params)
+        return replace(task, rows=self._own, indices=indices, params=params)
+
+    def _params_of_first(self, params: Params) -> Params:
+        """Return process 0's transform and weights of a head, bit for bit.
+
+        The same algebra can give other last bits on another processor. All parts of a
+        sum must have the same integer weights.
+        """
+        if np.ndim(params.weights) == 1:  # a network's: computed entry by entry
+            return params
+        first, transform = self._hosts.from_first, params.transform
+        if self._transform[0] is not transform:
+            arrays = {"center": transform.center, "scale": transform.scale}
+            sent = {k: None if v is None else first(v) for k, v in arrays.items()}
+            self._transform = transform, replace(transform, **sent)
+        weights = None if params.weights is None else first(params.weights)
+        return replace(params, transform=self._transform[1], weights=weights)
 
 
 def follow(task: SumTask, summer: Any, hosts: Hosts) -> Released:

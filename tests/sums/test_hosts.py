@@ -24,7 +24,13 @@ from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import SumTask
 from dphead.privacy.release import release
 from dphead.privacy.statistic_base import Params
-from dphead.privacy.statistics import COUNT_SCALE, ClassCounts, ClassSums, Gram
+from dphead.privacy.statistics import (
+    COUNT_SCALE,
+    ClassCounts,
+    ClassSums,
+    Gradient,
+    Gram,
+)
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
 from dphead.sums.hosts import SumOfParts, bounds, follow
@@ -105,6 +111,34 @@ def test_the_sum_of_parts_is_the_sum_of_one_process_with_its_one_noise(
     assert np.array_equal(value, alone)
     assert all(np.array_equal(other, alone) for (other,) in others)
     assert sorted(i for i, _ in sent) == list(range(count))  # one sum of each, once
+
+
+def test_all_parts_have_the_weights_and_the_transform_of_the_first_process():
+    """Other processors compute other last bits, which can round to other integers."""
+    x, y = toy(300)
+    rng = np.random.default_rng(0)
+    weights, center = rng.normal(size=(D, M)), rng.normal(size=D) / 9
+    statistic, at = Gradient(M), bounds(300, 3)
+    wanted = release_one(
+        statistic, Params(RowTransform(True, center), weights), ArrayRows(x, y, 128), 1
+    ).value
+    spec = spec_of(statistic, 300)
+
+    def work(hosts):
+        own = ArrayRows(*(v[slice(*at[hosts.index : hosts.index + 2])] for v in (x, y)))
+        summer = VerifiedSum(CpuSums(), parts=SumOfParts(hosts, own))
+        other = 1 + hosts.index / 7
+        params = Params(RowTransform(True, other * center), other * weights)
+        whole = ArrayRows(x, y, 128)
+        if not hosts.first:
+            task = SumTask(statistic, params, spec.clip_norm, whole, None, spec)
+            return follow(task, summer, hosts).value
+        more = {"ledger": reserve([spec]), "noise": KnownNoise(1), "summer": summer}
+        released = release(statistic, params, whole, spec, **more)
+        return hosts.share(released, 300).value
+
+    for value in together(3, work)[0]:
+        assert np.array_equal(value, wanted)
 
 
 def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
