@@ -106,6 +106,11 @@ def images_to_head(figure: Figure, names: Names) -> None:
     tiles(figure, names["pixels"], names["digits"], "gray")
 
 
+def jax_arrays(figure: Figure, names: Names) -> None:
+    """Draw the weights of the head on pixels."""
+    tiles(figure, names["head"].weights.T, range(10))
+
+
 def own_accountant(figure: Figure, names: Names) -> None:
     """Draw the epsilon of each accountant."""
     releases, epsilon_by = names["releases"], names["epsilon_by"]
@@ -164,6 +169,7 @@ PICTURES: dict[str, Callable[[Figure, Names], None]] = {
     "error_bars": error_bars,
     "first_head": weights,
     "images_to_head": images_to_head,
+    "jax_arrays": jax_arrays,
     "own_accountant": own_accountant,
     "patients": patients,
     "poisson_batches": weights,

@@ -63,7 +63,7 @@ def test_the_limits_on_an_attacker_are_those_of_the_exact_curve():
             assert f"| {epsilon:g} | {cells} |" in text
 
 
-@pytest.mark.parametrize("name", ["accounting", "audit-mechanism", "opacus"])
+@pytest.mark.parametrize("name", ["accounting", "audit-mechanism", "jax", "opacus"])
 def test_the_python_of_a_page_prints_what_it_shows(name):
     """Blocks run one after another, and a block of text is what the last one printed.
 

@@ -16,6 +16,7 @@ PRINTS = {
     "error_bars": r"(class \d: score 0\.\d\d ± 0\.\d\d\n){5}",
     "first_head": r"0\.[89]\d* 0\.[89]\d*\n(1\.0|0\.99\d*) one row",
     "images_to_head": r"accuracy 0\.[89]\d+\nledger .*\.sqlite",
+    "jax_arrays": r"accuracy 0\.[789]\d at epsilon 2\.000",
     "own_accountant": r"own  0\.63\d+\npld     0\.64\d+\nrdp     0\.71.*\n.*\n.* 1\.43",
     "patients": r"at most 1 count: .*0\.[789].*\n.* at most 3 count: .*0\.[789]",
     "poisson_batches": r"accuracy 0\.[89].* 1800 nominal rows\npld 2\.\d+\nrdp 3\.\d+",
@@ -26,7 +27,7 @@ PRINTS = {
 }
 
 
-def test_there_are_thirteen_examples_of_at_most_forty_lines():
+def test_there_are_fourteen_examples_of_at_most_forty_lines():
     found = {path.stem: path.read_text() for path in ROOT.glob("examples/*.py")}
     assert set(found) == set(PRINTS)
     assert all(len(text.splitlines()) <= 40 for text in found.values())
