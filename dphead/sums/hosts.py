@@ -273,14 +273,15 @@ class SumOfParts:
         The same algebra can give other last bits on another processor. All parts of a
         sum must have the same integer weights.
         """
-        if np.ndim(params.weights) == 1:  # a network's: computed entry by entry
-            return params
-        first, transform = self._hosts.from_first, params.transform
+        weights, transform = params.weights, params.transform
+        if weights is not None and weights.ndim == 1:
+            return params  # of a network, which are computed entry by entry
+        first = self._hosts.from_first
         if self._transform[0] is not transform:
             arrays = {"center": transform.center, "scale": transform.scale}
             sent = {k: None if v is None else first(v) for k, v in arrays.items()}
             self._transform = transform, replace(transform, **sent)
-        weights = None if params.weights is None else first(params.weights)
+        weights = None if weights is None else first(weights)
         return replace(params, transform=self._transform[1], weights=weights)
 
 
