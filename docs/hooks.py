@@ -228,6 +228,7 @@ def api_page() -> str:
         for module, names in modules.items():
             parts.append(f"Import from `{module}`:")
             parts += [described(f"{module}.{name}") for name in names.split()]
+            parts += [options_table()] if "FitOptions" in names else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -236,6 +237,19 @@ def described(path: str) -> str:
     lines = [f"::: {path}", "    options:", "      heading_level: 3"]
     if path in MEMBERS:
         lines.append(f"      members: [{', '.join(MEMBERS[path].split())}]")
+    return "\n".join(lines)
+
+
+def options_table() -> str:
+    """The fields of `FitOptions`, as they are declared."""
+    from dphead_extract.declared import options_of
+
+    from dphead.fit.options import FitOptions
+
+    lines = ["| field | default | meaning |", "|---|---|---|"]
+    for name, one in options_of(FitOptions).items():
+        default = "required" if one.required else f"`{one.default_text}`"
+        lines.append(f"| `{name}` | {default} | {one.setting.help} |")
     return "\n".join(lines)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.options import AS_JSON, GROUP_CAP, RELATION, SET
+from dphead.cli.command import WithOptions
+from dphead.cli.options import AS_JSON
 from dphead.cli.progress import shown
 from dphead.cli.text import print_json, releases_table, table
 from dphead.privacy.rounding import as_declared, percent_up, rounded_up
@@ -23,7 +24,11 @@ _OF_NOISE = {
 }
 
 
-@click.command()
+@click.command(
+    cls=WithOptions,
+    declared="dphead.fit.options:FitOptions",
+    names=("delta", "relation", "group_cap", "accountant", "preset", "settings"),
+)
 @click.option(
     "--epsilon",
     type=values.Number(infinite=True),
@@ -33,12 +38,6 @@ _OF_NOISE = {
     "--noise-multiplier",
     type=values.NUMBER,
     help="Print the epsilon of this noise multiplier.",
-)
-@click.option(
-    "--delta",
-    type=values.NUMBER,
-    help="Probability that the guarantee fails, below 1/n for n images or groups. "
-    "Default: the delta of --preset.",
 )
 @click.option(
     "--sampling-prob",
@@ -54,21 +53,10 @@ _OF_NOISE = {
     multiple=True,
     help="Add a full-batch release with this fixed noise multiplier.",
 )
-@RELATION
-@GROUP_CAP
-@click.option(
-    "--accountant",
-    type=values.ACCOUNTANT,
-    help="Accountant that calibrates the noise. Default: the accountant of --preset, "
-    "else auto.",
-)
 @click.option(
     "--method",
     type=values.METHODS,
     help="Show the planned releases of this method for --epsilon.",
-)
-@click.option(
-    "--preset", help="Preset with a paper's settings of --method, such as fc23."
 )
 @click.option(
     "--n-rows",
@@ -83,7 +71,6 @@ _OF_NOISE = {
 @click.option(
     "--n-classes", type=values.WHOLE, help="Number of classes that --method plans for."
 )
-@SET
 @AS_JSON
 def account(as_json: bool, **given: Any) -> None:
     """Print epsilon by every accountant, and an upper bound on any membership attack.

@@ -4,16 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+from dphead_extract.numerals import map_shape
 
 from dphead.cli import values
 from dphead.cli.command import WithSettings
-from dphead.cli.options import DELTA, GROUP_CAP, RELATION
 from dphead.cli.progress import shown
 from dphead.cli.text import filled, table, tied
 from dphead.privacy.rounding import rounded_down, rounded_up
 
 
-@click.command(cls=WithSettings)
+@click.command(
+    cls=WithSettings,
+    declared="dphead.fit.options:FitOptions",
+    names=("delta", "relation", "group_cap", "preset"),
+)
 @click.option("--method", type=values.METHODS, default="dp-fc", help="Method to audit.")
 @click.option(
     "--network",
@@ -22,7 +26,7 @@ from dphead.privacy.rounding import rounded_down, rounded_up
 )
 @click.option(
     "--shape",
-    callback=values.map_shape,
+    callback=lambda _, __, text: text and map_shape(text),
     help="Shape CHANNELS,H,W of the synthetic images for --network.",
 )
 @click.option(
@@ -31,9 +35,6 @@ from dphead.privacy.rounding import rounded_down, rounded_up
     default=1.0,
     help="Claimed epsilon to audit.",
 )
-@DELTA
-@RELATION
-@GROUP_CAP
 @click.option(
     "--n-rows", type=values.Whole(2), required=True, help="Number of synthetic rows."
 )
@@ -63,10 +64,6 @@ from dphead.privacy.rounding import rounded_down, rounded_up
     type=click.Choice(["poisson", "allocation"]),
     default="poisson",
     help="Sampling of batches for --network.",
-)
-@click.option(
-    "--preset",
-    help="Preset with a paper's settings, such as fc23.",
 )
 def audit(out: Path | None, fits: int, **given: Any) -> None:
     """Run a method many times with and without worst-case canaries, and test its claim.

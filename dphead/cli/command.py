@@ -1,34 +1,27 @@
-"""Group a command's options, and read and write them as a TOML file.
+"""Turn declared options into a command's options, and read and write them as TOML.
 
-Settings of methods become options.
+A command names a dataclass of options (`WithOptions`). Settings of methods become
+options too.
 """
 
 import json
 import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 from dphead_extract.bounds import read_text
+from dphead_extract.declared import Declared, Option, options_of, typed
+from dphead_extract.numerals import several_names
 
 from dphead.cli import values
 
 _CONFIG_BYTES = 1 << 20  # size limit of a --config; chosen, not measured
+PRINTED = "What is printed"  # a section of the help
 _GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config
-# options for one process or one call only
-_NOT_KEPT = {
-    "config",
-    "out",
-    "dry_run",
-    "verbose",
-    "not_private",
-    "coordinator",
-    "num_processes",
-    "process_id",
-    "connect_timeout",
-}
 
 
 def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -66,13 +59,15 @@ class Sectioned(click.Command):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does, and keep the given options for `config_text`."""
+        """Parse as click does, and keep the given options for `--config`."""
         given: Mapping[str, Any] = {}
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        ctx.meta[_GIVEN] = given = {
+            k: v for k, v in given.items() if isinstance(v, str | bool | list)
+        }
         rest = super().parse_args(ctx, args)
-        typed = {k: v for k, v in given.items() if isinstance(v, str | bool | list)}
-        ctx.meta[_GIVEN] = dict(ctx.default_map or {}) | typed
+        ctx.meta[_GIVEN] = dict(ctx.default_map or {}) | given
         return rest
 
 
@@ -103,33 +98,6 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     ctx.default_map = {names[k.replace("-", "_")]: v for k, v in found.items()}
 
 
-CONFIG = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    is_eager=True,
-    expose_value=False,
-    callback=_read_config,
-    help="TOML file of options, such as a run's run.toml. Typed options override it.",
-)
-
-
-def config_text() -> str:
-    """Return the given options as text of a run.toml, for `--config`.
-
-    The text omits the output and the options that affect only one call.
-    """
-    from dphead.privacy.ledger.server import is_on_server
-
-    ctx = click.get_current_context()
-    lines = [f"# dphead {ctx.info_name} --config run.toml -o NEW_FOLDER"]
-    for name, value in ctx.meta[_GIVEN].items():
-        # a server's URL names its host and users
-        if name not in _NOT_KEPT and not (name == "ledger" and is_on_server(value)):
-            number = isinstance(ctx.params.get(name), int | float)
-            lines.append(f"{name.replace('_', '-')} = {_toml(value, number)}")
-    return "\n".join(lines) + "\n"
-
-
 def _toml(value: Any, number: bool) -> str:
     """Return a value as TOML: true or false, a list, a string, or a number as typed.
 
@@ -148,16 +116,75 @@ def _toml(value: Any, number: bool) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-class WithSettings(Sectioned):
-    """Add the settings of all methods as options, after `--preset`."""
+class WithOptions(Sectioned):
+    """Give a command the options that a dataclass declares.
+
+    Parameters
+    ----------
+    declared : str
+        module:class of the dataclass. It is imported when the command runs.
+    names : collection of str, optional
+        Names of the options to take. None takes all.
+    """
+
+    def __init__(self, *args: Any, declared: str, names: Any = None, **more: Any):
+        super().__init__(*args, **more)
+        self._declared, self._names = declared, names
+
+    def options(self) -> dict[str, Declared]:
+        """Return the declared options by name."""
+        module, _, kind = self._declared.partition(":")
+        found = options_of(getattr(import_module(module), kind))
+        return {n: d for n, d in found.items() if n in (self._names or found)}
+
+    def settings(self) -> list[click.Parameter]:
+        """Return the settings that are options too, after the option `preset`."""
+        return []
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the command's options, with the settings after `--preset`."""
-        own = super().get_params(ctx)
-        at = 1 + next(i for i, option in enumerate(own) if option.name == "preset")
-        return [*own[:at], *self.setting_options(), *own[at:]]
+        """Return the declared options, then the command's other options."""
+        # click compares the objects of two calls, to keep the order of what was typed
+        kept = ctx.meta.setdefault(f"dphead.options of {self.name}", [])
+        if not kept:
+            for name, one in self.options().items():
+                kept.append(option_of(one))
+                kept += self.settings() if name == "preset" else ()
+            kept.sort(key=lambda one: isinstance(one, click.Option))  # arguments first
+        return [*kept, *super().get_params(ctx)]
 
-    def setting_options(self) -> list[click.Parameter]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and replace the path of `--config` by the text of a run.toml."""
+        rest = super().parse_args(ctx, args)
+        if "config" in ctx.params:
+            ctx.params["config"] = self._config_text(ctx)
+        return rest
+
+    def _config_text(self, ctx: click.Context) -> str:
+        """Return the given options as text of a run.toml, for `--config`.
+
+        The text omits what is printed, and options that apply to one call only.
+        """
+        from dphead.privacy.ledger.server import is_on_server
+
+        lines = [f"# dphead {ctx.info_name} --config run.toml -o NEW_FOLDER"]
+        declared: dict[str, Any] = {**self.options()}
+        for option in self.get_params(ctx):
+            name, value = option.name or "", ctx.meta[_GIVEN].get(option.name)
+            kept = getattr(option, "heading", "") != PRINTED
+            kept &= name not in declared or declared[name].setting.kept
+            # a server's URL names its host and users
+            if value is None or not kept or (name == "ledger" and is_on_server(value)):
+                continue
+            word = max(option.opts, key=len).lstrip("-")
+            number = isinstance(ctx.params.get(name), int | float)
+            lines.append(f"{word} = {_toml(value, number)}")
+        return "\n".join(lines) + "\n"
+
+
+class WithSettings(WithOptions):
+    """Add the settings of all methods as options."""
+
+    def settings(self) -> list[click.Parameter]:
         """Return one option per setting that has `option`, with its methods."""
         from dphead.planning.methods import options
         from dphead.planning.registry import OURS
@@ -165,27 +192,99 @@ class WithSettings(Sectioned):
         found: list[click.Parameter] = []
         for declared, methods in options():
             whose = "" if len(methods) == len(OURS) else f"{', '.join(methods)}: "
-            found.append(setting_option(declared, whose + declared.setting.help))
-        found[0].heading = "Settings of methods"  # type: ignore[attr-defined]
+            one: Any = option_of(declared, whose + declared.setting.help)
+            one.methods = methods
+            found.append(one)
         return found
 
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write the settings of the typed method only, which is auto by default."""
+        method = ctx.meta.get(_GIVEN, {}).get("method", "auto")
+        option: Any
+        for option in self.get_params(ctx):
+            if method not in getattr(option, "methods", (method,)):
+                option.hidden = True
+        super().format_options(ctx, formatter)
 
-def setting_option(declared: Any, text: str, kind: Any = values.PATH) -> click.Option:
-    """Return the command-line option of a setting. It does not check the range.
 
-    `text` is the option's help. `kind` is the option's type if the setting is a text.
+def option_of(declared: Declared, text: str = "") -> click.Parameter:
+    """Return the command-line option or argument of a declaration.
+
+    `text` replaces its help. A setting has no default here, because its method and
+    preset set it, and its solver checks the range.
     """
-    name = f"--{declared.name.replace('_', '-')}"
-    if bool in declared.types:
-        return click.Option([f"{name}/--no-{name[2:]}"], default=None, help=text)
-    callback = values.several_names if tuple in declared.types else None
-    number = next((t for t in declared.types if t in (int, float)), None)
+    option, flag = declared.setting, f"--{declared.name.replace('_', '-')}"
+    given: dict[str, Any] = {"help": text or option.help, "type": _kind(declared)}
+    if not isinstance(option, Option):
+        flags = f"{flag}/--no-{flag[2:]}" if bool in declared.types else flag
+        callback = _names if tuple in declared.types else None
+        found = click.Option([flags], default=None, callback=callback, **given)
+        return _under("Settings of methods", found)
+    if option.flags and not option.flags[0].startswith("-"):
+        (shown,) = option.flags
+        return click.Argument([declared.name], metavar=shown, type=given["type"])
+    is_config = declared.name == "config"
+    found = click.Option(
+        [*(option.flags or (flag,)), declared.name],
+        default=declared.default,
+        required=declared.required,
+        multiple=option.repeated,
+        metavar=option.metavar,
+        is_flag=bool in declared.types,
+        is_eager=is_config,
+        callback=_read_config if is_config else _reader(declared),
+        **given,
+    )
+    return _under(option.section, found)
+
+
+def _under(section: str, option: click.Option) -> click.Option:
+    option.heading = section  # type: ignore[attr-defined]
+    return option
+
+
+def _kind(declared: Declared) -> Any:
+    """Return the click type of a declared option or setting."""
+    option, types = declared.setting, declared.types
+    if getattr(option, "read", None) is not None:
+        return click.STRING
+    number = next((t for t in types if t in (int, float)), None)
+    if number is int:
+        return values.Whole(-values.LARGEST)
     if number is not None:
-        kind = (
-            values.Whole(-values.LARGEST)
-            if number is int
-            else values.Number(-values.LARGEST, words=declared.choices)
-        )
-    elif declared.choices:
-        kind = click.Choice(declared.choices)
-    return click.Option([name], type=kind, default=None, help=text, callback=callback)
+        infinite = option.valid is not None and declared.holds(float("inf"))
+        words = declared.choices
+        return values.Number(-values.LARGEST, infinite=infinite, words=words)
+    if declared.choices:
+        return values.Choice(declared.choices)
+    if bool in types:
+        return click.BOOL
+    if Path in types and str in types:
+        return values.LEDGER
+    text = str in types or tuple in types
+    if declared.name != "config" and text:
+        return click.STRING
+    return values.NamedPath(getattr(option, "existing", ""))
+
+
+def _names(_: Any, __: Any, text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else several_names(text)
+
+
+def _reader(declared: Declared) -> Callable[[Any, Any, Any], Any]:
+    """Return a callback that reads a typed text and checks the value."""
+    option: Any = declared.setting
+
+    def read(_: click.Context, __: click.Parameter, value: Any) -> Any:
+        if option.read is not None and (option.repeated or isinstance(value, str)):
+            try:
+                value = option.read(value)
+            except ValueError as error:
+                raise click.BadParameter(str(error)) from error
+        if value is not None and not declared.holds(value):
+            raise click.BadParameter(f"must be {declared.must_be}, got {typed(value)}.")
+        return value
+
+    return read

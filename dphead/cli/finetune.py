@@ -4,31 +4,18 @@
 """
 
 from contextlib import nullcontext
-from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import click
 
-from dphead.cli import values
 from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
-from dphead.cli.command import WithSettings, config_text, option_group, setting_option
+from dphead.cli.command import WithOptions, option_group, option_of
 from dphead.cli.options import (
-    BITS,
     CLASSES,
     COLUMNS,
-    DATASET_ID,
     ENCODING,
     FOLDER_NAMES_ARE_PUBLIC,
-    GUARANTEE,
-    INTENSITY,
-    LAYOUT,
-    NEW_DATA_SET,
-    NEW_PEOPLE,
-    PEOPLE,
     PRINTED,
-    RUN_FILES,
-    SAME_DATA_AS,
     UNLABELED,
     check_private,
 )
@@ -37,10 +24,10 @@ from dphead.cli.text import releases_table, section
 from dphead.privacy.rounding import rounded_down, rounded_up
 
 
-class WithTraining(WithSettings):
-    """Add the settings of a training as options, after `--preset`."""
+class WithTraining(WithOptions):
+    """Add the settings of a training as options."""
 
-    def setting_options(self) -> list[click.Parameter]:
+    def settings(self) -> list[click.Parameter]:
         """Return one option per field of `Settings`, except tables of presets."""
         from dphead.finetune.settings import Settings
         from dphead.solvers.settings import settings_of
@@ -51,99 +38,21 @@ class WithTraining(WithSettings):
             if declared.default not in (None, ()):
                 text += f" [default: {declared.default}]"
             if dict not in declared.types:
-                found.append(setting_option(declared, text, str))
+                found.append(option_of(declared, text))
         return found
 
 
-@click.command(cls=WithTraining)
-@click.argument("images", type=values.NamedPath("the source"))
+@click.command(cls=WithTraining, declared="dphead.finetune.options:FinetuneOptions")
 @option_group(
-    "Images and files",
-    *RUN_FILES,
+    "Images and labels",
     CLASSES,
     FOLDER_NAMES_ARE_PUBLIC,
     UNLABELED,
-    LAYOUT,
     COLUMNS,
     ENCODING,
-    BITS,
-    INTENSITY,
-    click.option(
-        "--image-size",
-        type=values.Whole(1, values.MOST_SIDE),
-        help="Resize images to a square with this side in pixels.",
-    ),
-    click.option(
-        "--shape",
-        callback=values.map_shape,
-        help="Shape CHANNELS,H,W of the feature maps in a features file.",
-    ),
-    click.option(
-        "--mean",
-        callback=values.numbers_of_colors,
-        help="Public mean of pixels in [0, 1], as one value or one per channel. "
-        "Default: the mean of the model.",
-    ),
-    click.option(
-        "--std",
-        callback=values.numbers_of_colors,
-        help="Public standard deviation of pixels in [0, 1], as one value or one per "
-        "channel. Default: the value of the model.",
-    ),
 )
-@option_group(
-    "Guarantee",
-    *GUARANTEE,
-    SAME_DATA_AS,
-    DATASET_ID,
-    NEW_DATA_SET,
-    PEOPLE,
-    NEW_PEOPLE,
-    click.option(
-        "--accountant",
-        type=values.KeptChoice("dphead.planning.calibration:OF_SAMPLES"),
-        help="Accountant that computes the missing option: --noise-multiplier, "
-        "--batch-size or --steps. Default: auto.",
-    ),
-)
-@option_group(
-    "Training",
-    click.option(
-        "--preset",
-        help="Preset with a paper's settings: de22-13, de22-16, tb21-cnn/mnist, "
-        "tan23-5, ...",
-    ),
-)
-@option_group(
-    "Memory and devices",
-    click.option(
-        "--memory",
-        callback=values.n_bytes,
-        help="Memory for the per-example gradients of a chunk of images, such as 2GB. "
-        "Default: 2 GB on a CPU, half of the free memory on a GPU.",
-    ),
-    click.option("--device", default="cpu", help="cpu, cuda, cuda:1, ..."),
-    click.option(
-        "--bf16",
-        is_flag=True,
-        help="Compute gradients in bfloat16. Clipping and noise are unchanged.",
-    ),
-    click.option(
-        "--checkpoint",
-        type=values.NATURAL,
-        default=20,
-        help="Number of steps between checkpoints.",
-    ),
-    click.option(
-        "--evaluate-every",
-        type=values.WHOLE,
-        default=0,
-        help="Number of steps between measurements on test rows declared public. 0 "
-        "means no measurements.",
-    ),
-)
-@option_group("What is printed", *PRINTED)
-def finetune(images: Path, dry_run: bool, verbose: bool, **given: Any) -> None:
+@PRINTED
+def finetune(dry_run: bool, verbose: bool, **given: Any) -> None:
     """Train a network on IMAGES, or on the feature maps of a features file.
 
     Omit one of noise multiplier, batch size and steps: the budget then sets it. All
@@ -157,7 +66,7 @@ def finetune(images: Path, dry_run: bool, verbose: bool, **given: Any) -> None:
     dphead finetune images/ -o run --classes 10 --preset de22-13 --epsilon 1
     """
     if not dry_run:
-        check_private(given["epsilon"], given["seed"], given["not_private"])
+        check_private(given)
 
     from dphead.finetune.processes import torchrun_place
     from dphead.fit.run_folder import noted
@@ -165,7 +74,7 @@ def finetune(images: Path, dry_run: bool, verbose: bool, **given: Any) -> None:
     if dry_run and not is_first():
         return
     place = None if dry_run else torchrun_place()
-    options = _options(images, given | {"dry_run": dry_run}, place)
+    options = _options(given | {"dry_run": dry_run, "processes": place})
     with noted(options) if is_first() else nullcontext():
         _train(options, dry_run=dry_run, verbose=verbose)
 
@@ -209,8 +118,9 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
     click.echo(text)
 
 
-def _options(images: Path, given: dict[str, Any], processes: Any) -> Any:
+def _options(given: dict[str, Any]) -> Any:
     """Return the `FinetuneOptions` of the command's options."""
+    from dphead_extract.declared import made_from
     from dphead_extract.sources.classes import Classes
     from dphead_extract.sources.columns import Columns
 
@@ -220,18 +130,15 @@ def _options(images: Path, given: dict[str, Any], processes: Any) -> Any:
     settings, source = make_settings(
         {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]
     )
-    names = {f.name for f in fields(FinetuneOptions)} - NAMES - {"classes", "columns"}
-    return FinetuneOptions(
-        features=images,
+    return made_from(
+        FinetuneOptions,
+        given,
         settings=settings,
         source=source,
-        config=config_text(),
-        processes=processes,
         classes=Classes.parse(
             given["classes"],
             given["folder_names_are_public"],
             allow_unlabeled=given["allow_unlabeled"],
         ),
         columns=Columns(**given["columns"], encoding=given["encoding"]),
-        **{k: given[k] for k in names & set(given)},
     )

@@ -3,69 +3,16 @@
 Import nothing heavy here: `dphead COMMAND --help` loads this file.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
-from dphead.cli import values
-from dphead.cli.command import CONFIG
+from dphead.cli import command, values
+from dphead.cli.command import option_group
 
 # --- what a run guarantees ------------------------------------------------------------
 
-_EPSILON = click.option(
-    "-e",
-    "--epsilon",
-    type=values.Number(infinite=True),
-    default=1.0,
-    help="Epsilon that this fit spends. inf means no noise and no privacy.",
-)
-DELTA = click.option(
-    "--delta",
-    type=values.NUMBER,
-    help="Probability that the guarantee fails, below 1/n for n images or groups. "
-    "Default: the delta of --preset, else 1e-5.",
-)
-RELATION = click.option(
-    "--relation",
-    type=values.KeptChoice("dphead.privacy.accounting:RELATIONS"),
-    default="zero-out",
-    help="Neighboring relation. Neighboring data sets differ in one image, which "
-    "is zeroed out, added or removed, or replaced.",
-)
-_NOMINAL_N = click.option(
-    "--nominal-n",
-    type=values.WHOLE,
-    help="Public number near the number of images. Only --relation add_remove "
-    "needs this number, because the number of images is then private.",
-)
-GROUP_CAP = click.option(
-    "--group-cap",
-    type=values.NATURAL,
-    help="Protect groups (patients), and use at most this many images of each group.",
-)
-GROUP_MEAN = click.option(
-    "--group-mean",
-    is_flag=True,
-    help="For each group and class, use the mean of the features instead of single "
-    "images. At most --group-cap classes of a group count.",
-)
-PROTECT = click.option(
-    "--protect",
-    type=click.Choice(["image"]),
-    help="Protect single images although the source has groups (people).",
-)
-LEDGER_OPTION = click.option(
-    "--ledger",
-    type=values.LEDGER,
-    help="Ledger to charge: a file, or a team's postgresql:// URL. Default: "
-    "DPHEAD_LEDGER, else the data set's own file in DPHEAD_HOME.",
-)
-_TUNED = click.option(
-    "--tuning",
-    type=values.KeptChoice("dphead.fit.report:TUNING"),
-    help="Statement in the report on how the settings were chosen.",
-)
-_ALLOW_LARGE_DELTA = click.option(
-    "--allow-large-delta", is_flag=True, help="Accept a delta of 1/n or more."
-)
 NOT_PRIVATE = click.option(
     "--i-know-this-is-not-private",
     "not_private",
@@ -73,20 +20,15 @@ NOT_PRIVATE = click.option(
     help="Confirm a fit with --epsilon inf or --seed. The ledger's total is infinite "
     "from then on.",
 )
-SEED = click.option(
-    "--seed",
-    type=values.WHOLE,
-    help="Seed of the noise, for tests. The result is NOT private. Needs "
-    "--i-know-this-is-not-private.",
-)
 
 
-def check_private(epsilon: float, seed: int | None, not_private: bool) -> None:
+def check_private(given: Mapping[str, Any]) -> None:
     """Raise ValueError for a fit without a guarantee that the user did not confirm.
 
-    A charge cannot be undone.
+    A charge cannot be undone. `given` has the values of the command's options.
     """
-    if not_private or (seed is None and epsilon != float("inf")):
+    seed = given["seed"]
+    if given["not_private"] or (seed is None and given["epsilon"] != float("inf")):
         return
     problem = "--epsilon must be finite, got inf. Without noise the head reveals"
     if seed is not None:
@@ -99,34 +41,6 @@ def check_private(epsilon: float, seed: int | None, not_private: bool) -> None:
 
 # --- a run's files, and what it prints ------------------------------------------------
 
-_RUN_FOLDER = click.option(
-    "-o",
-    "--output",
-    "out",
-    type=values.PATH,
-    required=True,
-    help="Run folder to create.",
-)
-_SPLIT = click.option(
-    "--split", help="Split to train on. Required if the source has several splits."
-)
-TEST = click.option(
-    "--test",
-    type=values.NamedPath("the test images"),
-    help="Source of test images, of the same kind as the training source. Default: "
-    "the training source, if --test-split is given.",
-)
-_TEST_SPLIT = click.option(
-    "--test-split",
-    help="Name of the test split, in the source of --test or in the training source.",
-)
-_TEST_IS = click.option(
-    "--test-is",
-    type=click.Choice(["private", "public"]),
-    default="private",
-    help="Whether the test images need protection. public: they need none, and the "
-    "report includes the accuracy on the test images.",
-)
 _VERBOSE = click.option(
     "-v", "--verbose", is_flag=True, help="Print the planned releases and the budget."
 )
@@ -143,55 +57,7 @@ PUBLIC_ROWS = click.option(
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-# --- what fit and finetune share ------------------------------------------------------
-
-GUARANTEE = (
-    *(
-        _EPSILON,
-        DELTA,
-        RELATION,
-        _NOMINAL_N,
-        PROTECT,
-        LEDGER_OPTION,
-        _TUNED,
-        _ALLOW_LARGE_DELTA,
-    ),
-    *(NOT_PRIVATE, SEED),
-)
-RUN_FILES = (_RUN_FOLDER, _SPLIT, TEST, _TEST_SPLIT, _TEST_IS, CONFIG)
-PRINTED = (_VERBOSE, _DRY_RUN)
-
-# --- methods of heads -----------------------------------------------------------------
-
-METHOD = click.option(
-    "--method",
-    type=values.METHODS,
-    default="auto",
-    help="Training method. auto has no hyperparameters to set. If --preset names "
-    "settings of one method, auto selects that method.",
-)
-PRESET = click.option(
-    "--preset",
-    help="Preset with a paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, "
-    "...",
-)
-SET = click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=values.settings,
-    metavar="NAME=VALUE",
-    help="Set a hyperparameter of --method, such as batch_size=4096.",
-)
-
-# --- networks -------------------------------------------------------------------------
-
-NORM = click.option(
-    "--norm",
-    type=click.Choice(["before", "after"]),
-    help="Place of a Wide-ResNet's normalization layers, before or after the "
-    "activations. Default: before.",
-)
+PRINTED = option_group(command.PRINTED, _VERBOSE, _DRY_RUN)
 
 # --- images, and the features file that is made of them -------------------------------
 

@@ -14,18 +14,8 @@ import click
 
 from dphead.cli import values
 from dphead.cli.budget import budget_lines
-from dphead.cli.options import (
-    AS_JSON,
-    DELTA,
-    GROUP_CAP,
-    LEDGER_OPTION,
-    METHOD,
-    PRESET,
-    PROTECT,
-    PUBLIC_ROWS,
-    RELATION,
-    SET,
-)
+from dphead.cli.command import WithOptions
+from dphead.cli.options import AS_JSON, PUBLIC_ROWS
 from dphead.cli.progress import shown
 from dphead.cli.text import INDENT, print_json, say, table, tied
 from dphead.privacy.rounding import as_declared, percent_up, spent_at
@@ -33,8 +23,17 @@ from dphead.privacy.rounding import as_declared, percent_up, spent_at
 _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 
 
-@click.command()
-@click.argument("features", type=values.NamedPath("a features file"))
+_OF_FITS = ("protect", "ledger")  # options of the check of a budget
+
+
+@click.command(
+    cls=WithOptions,
+    declared="dphead.fit.options:FitOptions",
+    names=(
+        *("features", "delta", "relation", "group_cap"),
+        *("method", "preset", "settings", *_OF_FITS),
+    ),
+)
 @PUBLIC_ROWS
 @click.option(
     "--split", help="Split of FEATURES to use. Required if FEATURES has several splits."
@@ -58,14 +57,6 @@ _BAR = 24  # columns of a bar at 100 % accuracy; chosen
     help="Epsilons to compare, separated by commas. Default: 0.1,0.5,1,2,4,8, or 1 "
     "with --fits.",
 )
-@DELTA
-@RELATION
-@GROUP_CAP
-@PROTECT
-@LEDGER_OPTION
-@METHOD
-@PRESET
-@SET
 @click.option(
     "--draws",
     type=values.MANY,
@@ -92,7 +83,7 @@ def plan(
     dphead plan public.h5 --public-rows --n-rows 5000
     dphead plan private.h5 --epsilon 0.5 --fits 4
     """
-    of_fits = {name: given.pop(name) for name in ("protect", "ledger")}
+    of_fits = {name: given.pop(name) for name in _OF_FITS}
     asked = {name: value for name, value in given.items() if value is not None}
     if fits is not None:
         _check_budget(fits, asked | of_fits | {"features": features, "split": split})

@@ -182,7 +182,12 @@ def _prediction(path: Path) -> tuple[int, Any]:
         return found["settings"]["steps"], Prediction(**found["prediction"])
 
 
-@tan.command("simulate", cls=WithTraining)
+@tan.command(
+    "simulate",
+    cls=WithTraining,
+    declared="dphead.finetune.options:FinetuneOptions",
+    names=("preset",),
+)
 @click.argument("images", type=values.NamedPath("images"))
 @click.option(
     "--data-is",
@@ -217,10 +222,6 @@ def _prediction(path: Path) -> tuple[int, Any]:
     "out",
     type=values.PATH,
     help="Write the runs and the prediction to this JSON file.",
-)
-@click.option(
-    "--preset",
-    help="Preset with a paper's settings for the full run, such as de22-13/8.",
 )
 def _simulate(
     images: Path,

@@ -6,7 +6,6 @@ setting. Choices are imported only if needed. A command's module therefore impor
 nothing heavy.
 """
 
-import json
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -16,15 +15,11 @@ from typing import Any
 
 import click
 from dphead_extract.bounds import check_ends
-from dphead_extract.numerals import typed_number
+from dphead_extract.numerals import LARGEST, python_arguments, typed_number
 
 _Given = Any  # click's context and parameter, not used here
-_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-# Python's spelling of JSON's lowercase words
-_PYTHON_WORDS = {"True": True, "False": False, "None": None}
 MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
 _ROLES = ("path", "image", "label", "group", "split")
-LARGEST = 10**15  # bound of any number: the largest value of a setting; chosen
 
 
 def check_there(what: str, path: Path) -> None:
@@ -88,7 +83,29 @@ PATH = NamedPath()
 LEDGER = LedgerPlace()
 
 
-class KeptChoice(click.Choice):
+class Choice(click.Choice):
+    """Accept variants of a choice, such as zero-out, and always show zero_out."""
+
+    def get_metavar(self, param: click.Parameter, ctx: Any = None) -> str:
+        """Return the choices as Python and the site spell them."""
+        return f"[{'|'.join(self.choices)}]"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the choice, or raise a usage error that lists the choices."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            choices = ", ".join(map(repr, self.choices))
+            return self.fail(f"{value!r} is not one of {choices}.", param, ctx)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[Any]:
+        """Return the choices that begin with the typed text."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(c) for c in self.choices if c.startswith(incomplete)]
+
+
+class KeptChoice(Choice):
     """Accept a choice from a list in a module that is imported when needed.
 
     `where` is module:attribute. The attribute is the list, or a function that returns
@@ -220,25 +237,12 @@ numbers_of_colors = separated(
 MOST_SCALES, MOST_ANGLES = 14, 64  # ScatterNet: 2**14 pixels; angles chosen
 scales = separated(Whole(1, MOST_SCALES), "one whole number or several: 2 or 1,2")
 intensity = separated(Number(-LARGEST), "LOW,HIGH", 2)
-map_shape = separated(NATURAL, "CHANNELS,H,W", 3)
 _sides = separated(Whole(1, MOST_SIDE), "N or H,W in pixels", 1, 2)
-
-
-def parts(_: _Given, __: _Given, text: str | None) -> tuple[str, ...]:
-    """Return the comma-separated texts, or an empty tuple."""
-    return tuple(part for part in (text or "").split(",") if part)
 
 
 def stripped_names(_: _Given, __: _Given, text: str | None) -> tuple[str, ...]:
     """Return the comma-separated names that are not empty, without white space."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
-
-
-def several_names(
-    ctx: _Given, option: _Given, text: str | None
-) -> tuple[str, ...] | None:
-    """Return the comma-separated texts, or None without any."""
-    return parts(ctx, option, text) or None
 
 
 def image_size(ctx: _Given, option: _Given, text: Any) -> Any:
@@ -247,47 +251,12 @@ def image_size(ctx: _Given, option: _Given, text: Any) -> Any:
     return found[0] if found and len(found) == 1 else found
 
 
-def n_bytes(_: _Given, __: _Given, text: str | None) -> int | None:
-    """Return a size such as 500MB in bytes."""
-    if text is None:
-        return None
-    number, unit = text[:-2], text[-2:].upper()
-    try:
-        size = int(typed_number(number, float) * _BYTES[unit])
-    except (KeyError, ValueError, OverflowError):
-        size = 0
-    if size < 1:
-        raise click.BadParameter(f"write a size such as 500MB or 2GB, got {text!r}.")
-    return size
-
-
 def arguments(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, Any]:
     """Parse NAME=VALUE pairs for a Python function, with True, False and None."""
-    return _named_values(pairs, _PYTHON_WORDS)
-
-
-def settings(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Parse NAME=VALUE pairs of a method's settings, with hyphens or underscores."""
-    found = _named_values(pairs, {})
-    return {name.replace("-", "_"): value for name, value in found.items()}
-
-
-def _named_values(pairs: tuple[str, ...], words: dict[str, Any]) -> dict[str, Any]:
-    """Parse NAME=VALUE pairs.
-
-    A value is read as JSON if it is JSON (1001, true, 0.5). Any other value is one of
-    the words, or a text.
-    """
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"write NAME=VALUE, got {pair!r}.")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = words.get(value, value)
-    return found
+    try:
+        return python_arguments(pairs)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def named_columns(_: _Given, __: _Given, texts: tuple[str, ...]) -> dict[str, str]:

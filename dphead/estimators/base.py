@@ -197,7 +197,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             A new folder.
         tuning : str, default=None
             How the settings were chosen, for the report: a value of
-            `dphead.fit.report.TUNING`. None means "none" for default settings and the
+            `dphead.fit.options.TUNING`. None means "none" for default settings and the
             first fit of a ledger file, and "NOT ACCOUNTED" otherwise.
 
         Raises

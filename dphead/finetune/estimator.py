@@ -237,7 +237,7 @@ class DPFinetuneClassifier(PrivateClassifier):
             A new folder.
         tuning : str, default=None
             How the settings were chosen, for the report: a value of
-            `dphead.fit.report.TUNING`. None means "NOT ACCOUNTED".
+            `dphead.fit.options.TUNING`. None means "NOT ACCOUNTED".
 
         Raises
         ------

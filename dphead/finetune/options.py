@@ -1,16 +1,38 @@
 """Hold the public options that decide the training of a network."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from dphead_extract.images import PixelRange
+from dphead_extract.numerals import map_shape, of_colors
+from dphead_extract.options import (
+    BITS,
+    DATASET_ID,
+    INTENSITY,
+    LAYOUT,
+    NEW_DATA_SET,
+    NEW_PEOPLE,
+    PEOPLE,
+    SAME_DATA_AS,
+    image_option,
+)
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
 
 from dphead.finetune.settings import Settings
-from dphead.fit.options import RunOptions
-from dphead.solvers.settings import MOST_RELEASES
+from dphead.fit.options import (
+    ACCOUNTANT,
+    FEATURES,
+    MEMORY,
+    PRESET,
+    RunOptions,
+    memory_option,
+)
+from dphead.planning.calibration import OF_SAMPLES
+from dphead.solvers.settings import MOST_RELEASES, NOT_NEGATIVE, Range
 
+_MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
 Scale = float | tuple[float, ...]  # of pixels: one number, or one for each channel
 
 
@@ -18,90 +40,116 @@ Scale = float | tuple[float, ...]  # of pixels: one number, or one for each chan
 class FinetuneOptions(RunOptions):
     """Hold all options of a training.
 
-    The options of `RunOptions` apply too; `features` is a source of images, or a
-    features file of maps.
-
-    Parameters
-    ----------
-    settings : Settings
-        The training's settings.
-    classes : Classes
-        Declaration of the public classes (images).
-    layout : str, optional
-        Meaning of folder levels, also for the test images
-        (`dphead_extract.sources.listing`). None means split/class if a split is given,
-        else class.
-    columns : Columns
-        Roles of the columns of a table of images, also for the test images.
-    bits, intensity : int and (float, float), optional
-        Declared range of pixels, also for the test images
-        (`dphead_extract.images.PixelRange`).
-    source : str, default "dphead's defaults"
-        Source of the settings.
-    image_size : int, optional
-        Side to resize images to.
-    shape : tuple of int, optional
-        (channels, h, w) of the rows of a features file.
-    mean, std : float or tuple of float, optional
-        Public mean and standard deviation of pixels in [0, 1]: one number for all
-        channels, or one for each. None uses the model's.
-    same_data_as : Path, optional
-        Features file of the same images. The run uses its data set and ledger.
-    dataset_id : str, optional
-        Id of the images' data set.
-    new_data_set : bool, default False
-        Whether to start a new data set, although another one has some of these images.
-    people : str, optional
-        Public name of the id system of the groups.
-    new_people : bool, default False
-        Whether nobody is in another data set of the id system.
-    device : str, default "cpu"
-        Device of the network.
-    bf16 : bool, default False
-        Whether products are computed in bfloat16.
-    checkpoint : int, default 20
-        Steps between checkpoints.
-    evaluate_every : int, default 0
-        Steps between measurements on public test rows; 0 measures at the end only.
-    dry_run : bool, default False
-        Whether to charge nothing, and keep neither images nor people in an index.
+    `source` names the source of the settings. `dry_run` charges nothing, and keeps
+    neither images nor people in an index.
 
     Raises
     ------
     ValueError
-        If options contradict each other, or `checkpoint` is out of range.
+        If options contradict each other, or a value is out of range.
     """
 
+    features: Annotated[
+        Path, replace(FEATURES, flags=("IMAGES",), existing="the source")
+    ]
     settings: Settings
-    classes: Classes = field(default_factory=Classes)
-    layout: str | None = None
-    columns: Columns = field(default_factory=Columns)
-    bits: int | None = None
-    intensity: tuple[float, float] | None = None
     source: str = "dphead's defaults"
-    image_size: int | None = None
-    shape: tuple[int, int, int] | None = None
-    mean: Scale | None = None
-    std: Scale | None = None
-    same_data_as: Path | None = None
-    dataset_id: str | None = None
-    new_data_set: bool = False
-    people: str | None = None
-    new_people: bool = False
-    device: str = "cpu"
-    bf16: bool = False
-    checkpoint: int = 20
-    evaluate_every: int = 0
+    classes: Classes = field(default_factory=Classes)
+    layout: Annotated[str | None, LAYOUT] = None
+    columns: Columns = field(default_factory=Columns)
+    bits: Annotated[int | None, BITS] = None
+    intensity: Annotated[tuple[float, float] | None, INTENSITY] = None
+    image_size: Annotated[
+        int | None,
+        image_option(
+            "Resize images to a square with this side in pixels.",
+            Range(f"from 1 to {_MOST_SIDE}", lambda v: 1 <= v <= _MOST_SIDE),
+        ),
+    ] = None
+    shape: Annotated[
+        tuple[int, int, int] | None,
+        image_option(
+            "Shape CHANNELS,H,W of the feature maps in a features file.",
+            read=map_shape,
+        ),
+    ] = None
+    mean: Annotated[
+        Scale | None,
+        image_option(
+            "Public mean of pixels in [0, 1], as one value or one per channel. "
+            "Default: the mean of the model.",
+            read=of_colors,
+        ),
+    ] = None
+    std: Annotated[
+        Scale | None,
+        image_option(
+            "Public standard deviation of pixels in [0, 1], as one value or one per "
+            "channel. Default: the value of the model.",
+            read=of_colors,
+        ),
+    ] = None
+    same_data_as: Annotated[Path | None, SAME_DATA_AS] = None
+    dataset_id: Annotated[str | None, DATASET_ID] = None
+    new_data_set: Annotated[bool, NEW_DATA_SET] = False
+    people: Annotated[str | None, PEOPLE] = None
+    new_people: Annotated[bool, NEW_PEOPLE] = False
+    accountant: Annotated[
+        str | None,
+        replace(
+            ACCOUNTANT,
+            help="Accountant that computes the missing option: --noise-multiplier, "
+            "--batch-size or --steps. Default: auto.",
+            choices=OF_SAMPLES,
+        ),
+    ] = None
+    preset: Annotated[
+        str | None,
+        replace(
+            PRESET,
+            help="Preset with a paper's settings: de22-13, de22-16, tb21-cnn/mnist, "
+            "tan23-5, ...",
+        ),
+    ] = None
+    memory: Annotated[
+        int | None,
+        replace(
+            MEMORY,
+            help="Memory for the per-example gradients of a chunk of images, such as "
+            "2GB. Default: 2 GB on a CPU, half of the free memory on a GPU.",
+        ),
+    ] = None
+    device: Annotated[
+        str, memory_option("Device: cpu, cuda, cuda:1, ...", shared=False)
+    ] = "cpu"
+    bf16: Annotated[
+        bool,
+        memory_option(
+            "Compute gradients in bfloat16. Clipping and noise are unchanged."
+        ),
+    ] = False
+    checkpoint: Annotated[
+        int,
+        memory_option(
+            "Number of steps between checkpoints.",
+            Range(f"from 1 to {MOST_RELEASES}", lambda v: 1 <= v <= MOST_RELEASES),
+            shared=False,
+        ),
+    ] = 20
+    evaluate_every: Annotated[
+        int,
+        memory_option(
+            "Number of steps between measurements on test rows declared public. 0 "
+            "means no measurements.",
+            NOT_NEGATIVE,
+            shared=False,
+        ),
+    ] = 0
     dry_run: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.settings.check_complete()
-        if not 1 <= self.checkpoint <= MOST_RELEASES:
-            raise ValueError(
-                f"--checkpoint must be from 1 to {MOST_RELEASES} steps, got "
-                f"{self.checkpoint}. Use 20, the default."
-            )
         if self.evaluate_every and self.test_is != "public":
             raise ValueError(
                 "--evaluate-every needs --test-is public, got --test-is "

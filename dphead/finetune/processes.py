@@ -15,7 +15,7 @@ from torch.distributed import (
     TCPStore,  # pyright: ignore[reportPrivateImportUsage] - documented
 )
 
-from dphead.fit.processes import Place
+from dphead.fit.options import Place
 
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 

@@ -37,7 +37,6 @@ from dphead.finetune.sources import (
     load_test,
 )
 from dphead.fit.fit import About, Fit, FitResult, RowSizes
-from dphead.fit.ledgers import open_ledger
 from dphead.fit.processes import agree, given_options, joined, software
 from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
@@ -60,9 +59,6 @@ from dphead.solvers.normalization import ChannelNormalization
 from dphead.sums.hosts import Hosts, SumOfParts
 from dphead.sums.verified import VerifiedSum
 
-# Options that each process may have for itself: `agree` compares the weights and the
-# kind of device, and only process 0 opens the data set's ledger and measures.
-_OWN_OPTIONS = {"weights", "device", "same_data_as", "checkpoint", "evaluate_every"}
 _SLACK_RELEASES = 12  # extra stored releases between two checkpoints; chosen
 
 _Announce = Callable[[Fit[TrainingState], Schedule], None]
@@ -194,7 +190,7 @@ def facts_to_agree(
     inputs = {k: v for k, v in vars(network.spec).items() if k != "model"}
     return {
         **software("torch", "timm"),
-        **given_options(options, _OWN_OPTIONS),
+        **given_options(options),
         **data.facts,
         "inputs": str(inputs),
         "weights": network.digest(),
@@ -287,7 +283,6 @@ class _Training:
         options, out = self._options, self._options.out
         # raises for a checkpoint of another fit
         load_checkpoint(out, interrupted(out) or "")
-        dataset_id = fit.about.source.dataset_id
 
         def announced(fit: Fit[TrainingState], seconds: float) -> None:
             if announce is not None:
@@ -304,9 +299,7 @@ class _Training:
             announced(fit, fit.check())
             return None
         return fit.carry_out(
-            lambda fit: charge(
-                fit, open_ledger(options.ledger, dataset_id), out, options.not_private
-            ),
+            lambda fit: charge(fit, options),
             announce=announced,
             progress=told,
             resume=lambda charged: self._resume(fit, charged),

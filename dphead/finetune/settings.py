@@ -60,7 +60,11 @@ _LAYERS = Setting(
     "(default: all).",
     source=OFF,
 )
-_WEIGHTS = Setting("File of public weights to start from.", source=OFF)
+_WEIGHTS = Setting(
+    "File of public weights to start from.",
+    source=OFF,
+    shared=False,  # their digests are compared
+)
 _RATES: dict[str, Callable[[int, int], float]] = {
     "constant": lambda step, steps: 1.0,
     "cosine": lambda step, steps: (1 + math.cos(math.pi * step / steps)) / 2,

@@ -5,73 +5,22 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from dphead_extract.declared import settings_of
 
+from dphead.fit.options import Place, RunOptions
 from dphead.sums.hosts import Hosts, LostProcess
 
-# Options that each process may have for itself: its files, of which the contents are
-# compared, and what only process 0 uses.
-_OWN_OPTIONS = {
-    *("processes", "features", "memory", "out", "config", "ledger", "tuning"),
-    *("test", "test_split", "test_is"),
-}
 # digests, and the number of rows, which is private under add_remove
 _NOT_SHOWN = {
     *("n_rows", "features", "config", "settings", "weights"),
     "gradients of random images",
 }
-
-
-@dataclass(frozen=True)
-class Place:
-    """Hold this process's place among the processes of a run.
-
-    Attributes
-    ----------
-    coordinator : str
-        host:port of process 0, or "auto" to detect it with `jax.distributed` (such as
-        under SLURM). With "auto", `count` and `index` may be None.
-    count : int or None
-        Number of processes.
-    index : int or None
-        Index of this process, from 0 to count - 1.
-    timeout : float
-        Seconds to wait for all processes to connect.
-    """
-
-    coordinator: str
-    count: int | None = None
-    index: int | None = None
-    timeout: float = 300.0
-
-    def __post_init__(self) -> None:
-        if self.coordinator == "auto":
-            return
-        given = self.count is not None and self.index is not None
-        if not given or not 0 <= (self.index or 0) < (self.count or 0):
-            count, own = ("none" if v is None else v for v in (self.count, self.index))
-            raise ValueError(
-                "--coordinator needs --num-processes N and --process-id from 0 to "
-                f"N - 1, got {count} and {own}. Pass both, or use --coordinator auto "
-                "under SLURM or Open MPI."
-            )
-        if not self.coordinator.rpartition(":")[2].isdecimal():
-            raise ValueError(
-                "--coordinator must be host:port or auto, got "
-                f"{self.coordinator!r}. Add a port, such as host0:8476."
-            )
-
-    @property
-    def local(self) -> bool:
-        """Return whether all processes run on this host."""
-        host = self.coordinator.rpartition(":")[0].strip("[]")
-        return host in ("127.0.0.1", "localhost", "::1")
 
 
 @contextmanager
@@ -118,9 +67,9 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
         die(
             2,
             f"not all processes reached {place.coordinator} within {place.timeout:g} s "
-            f"({str(error).splitlines()[0][:200]}). Start each process with another "
-            "--process-id and with the address of process 0. Under SLURM or Open MPI, "
-            "use --coordinator auto.",
+            f"({str(error).splitlines()[0][:200]}). Start each process with "
+            "--process I/N@HOST:PORT: another I, and the address of process 0. Under "
+            "SLURM or Open MPI, use --process auto.",
         )
     try:
         hosts = Hosts(jax.process_index(), jax.process_count())
@@ -179,27 +128,20 @@ def agree(hosts: Hosts, facts: Mapping[str, str | list[str]]) -> None:
             )
 
 
-def given_options(options: Any, own: Collection[str] = ()) -> dict[str, str]:
-    """Return the options that all processes of a run must share, by name.
+def given_options(options: RunOptions) -> dict[str, str]:
+    """Return the options that all processes of a run must share, as text by name.
 
-    Parameters
-    ----------
-    options : RunOptions
-        The options of this process.
-    own : collection of str
-        More names of options that each process may have for itself.
-
-    Returns
-    -------
-    dict
-        Each option as text. An option is left out only if it is in `own` or in
-        `_OWN_OPTIONS`: a new option is compared.
+    An option is left out only if it is declared so (`Setting.shared`).
     """
-    given = dict(vars(options))
+    given, declared = dict(vars(options)), settings_of(type(options))
     settings = given.pop("settings")
-    given |= settings if isinstance(settings, dict) else vars(settings)
-    names = sorted(set(given) - _OWN_OPTIONS - set(own))
-    return {f"settings: --{n.replace('_', '-')}": str(given[n]) for n in names}
+    if not isinstance(settings, dict):
+        declared |= settings_of(type(settings))
+        settings = vars(settings)
+    own = {name for name, one in declared.items() if not one.setting.shared}
+    names = sorted({*given, *settings} - own - {"processes"})
+    values = given | settings
+    return {f"settings: --{n.replace('_', '-')}": str(values[n]) for n in names}
 
 
 def software(*more: str) -> dict[str, str]:
@@ -237,7 +179,7 @@ def _check_free(address: str) -> None:
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE
         todo = "Choose another port" if in_use else "Type an address of this host"
         raise ValueError(
-            f"process 0 cannot listen at --coordinator {address} ({error}). {todo}."
+            f"process 0 cannot listen at {address} ({error}). {todo}."
         ) from error
 
 

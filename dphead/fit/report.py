@@ -28,11 +28,10 @@ from dphead.analysis.records import SCHEMA
 from dphead.analysis.sealed import write_json
 from dphead.fit.fit import FitResult
 from dphead.fit.ledgers import Elsewhere
+from dphead.fit.options import TUNING
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
-
-TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
 
 
 def guarantee(

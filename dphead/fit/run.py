@@ -27,7 +27,7 @@ from dphead.fit.files import (
 )
 from dphead.fit.fit import About, Fit, FitResult, RowSizes
 from dphead.fit.head_file import save_head
-from dphead.fit.ledgers import counted_in, open_ledger
+from dphead.fit.ledgers import counted_in
 from dphead.fit.loop import Progress
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
@@ -118,12 +118,7 @@ def fit_files(
         with locked(options.out):
             fit = _prepare(plan, about, *given, hosts, n_test)
             result = fit.carry_out(
-                lambda fit: charge(
-                    fit,
-                    open_ledger(options.ledger, about.source.dataset_id),
-                    options.out,
-                    options.not_private,
-                ),
+                lambda fit: charge(fit, options),
                 announce=announce,
                 progress=progress,
             )

@@ -23,6 +23,7 @@ from dphead.fit.ledgers import (
     check_alone,
     ledger_name,
     ledger_path,
+    open_ledger,
     read_ledger,
 )
 from dphead.fit.options import RunOptions
@@ -279,14 +280,12 @@ def try_plans(
     return found, tried
 
 
-def charge(
-    fit: Fit[Any], ledger: Ledger, out: Path, not_private: bool = False
-) -> Charge:
-    """Charge the plan, or continue the interrupted fit in the run folder `out`.
+def charge(fit: Fit[Any], options: RunOptions) -> Charge:
+    """Charge the plan, or continue the interrupted fit in the run folder.
 
     The fit's id is written to the folder first, then to the ledger. A run that ends
     between the two is charged when it resumes. A run that ends later is not charged
-    again. `not_private` is as in `charge_ledger`.
+    again.
 
     Returns
     -------
@@ -301,11 +300,13 @@ def charge(
         If the ledger refuses the plan, or lacks an interrupted fit that another ledger
         may have charged.
     """
+    out, ledger = options.out, open_ledger(options.ledger, fit.about.source.dataset_id)
     marker = _marker(out)
     begun = marker is not None
     store = fit_id = None
     if fit.plan.private:
-        asked = _asked(fit)
+        about = options.repeated() | fit.about.settings | {"rows": fit.about.rows}
+        asked = reports.plain(about)
         store = out / "releases"
         if marker is not None:
             if ledger.holds(marker["fit_id"]):
@@ -324,7 +325,11 @@ def charge(
         )
     try:
         return charge_ledger(
-            fit, ledger, not_private=not_private, store=store, fit_id=fit_id
+            fit,
+            ledger,
+            not_private=options.not_private,
+            store=store,
+            fit_id=fit_id,
         )
     except LedgerError as error:
         # A charge that may stand is found by its id, also one of an earlier run that
@@ -332,14 +337,6 @@ def charge(
         if not (isinstance(error, LostAnswer) or begun):
             (out / "fit.json").unlink(missing_ok=True)
         raise
-
-
-def _asked(fit: Fit[Any]) -> dict[str, Any]:
-    """Return the options that a resume must repeat, as JSON data."""
-    plan = fit.plan
-    budget = {"epsilon": plan.epsilon, "delta": plan.delta}
-    own = {"relation": plan.relation, "seed": fit.noise.seed, "rows": fit.about.rows}
-    return reports.plain({**fit.about.settings, **budget, **own})
 
 
 def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> None:

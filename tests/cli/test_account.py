@@ -113,7 +113,7 @@ def test_each_epsilon_of_a_preset_is_named_by_its_own_accountant():
     [
         ("--delta 1e-5", "exactly one of"),
         ("--epsilon 1", "--delta"),
-        ("--delta 0 --epsilon 1", "delta must lie in (0, 1)"),
+        ("--delta 0 --epsilon 1", "must be in (0, 1), got 0.0"),
         ("--delta 1e-5 --epsilon 1 --gaussian 1", "the cost of the fixed noise"),
         (
             "--delta 1e-5 --epsilon 1 --sampling-prob .1 --accountant exact",

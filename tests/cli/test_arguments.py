@@ -31,10 +31,7 @@ tuning nothing
 seed x
 memory 1MB
 backend nothing
-coordinator nowhere
-num_processes 2
-process_id 1
-connect_timeout x
+processes nowhere
 config {file}
 settings nothing=1
 """

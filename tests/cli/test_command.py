@@ -1,6 +1,8 @@
 """Options in sections, and a configuration from and to TOML."""
 
 import tomllib
+from dataclasses import dataclass
+from typing import Annotated
 
 import click
 import pytest
@@ -10,26 +12,28 @@ from commands import (
     fitted,
     refusal,
 )
+from dphead_extract.declared import Option, Range
 
-from dphead.cli.command import CONFIG, Sectioned, option_group
+from dphead.cli.command import WithOptions
+
+SHARE = Range("in (0, 1)", lambda v: 0 < v < 1)
 
 
-@click.command(cls=Sectioned)
-@click.argument("source")
-@option_group(
-    "Numbers",
-    click.option("--count", type=int, default=1),
-    click.option("--share", type=float),
-)
-@option_group(
-    "Others",
-    click.option("-o", "--output", "out"),
-    click.option("--name"),
-    click.option("--on/--off", default=None),
-    CONFIG,
-)
+@dataclass
+class Options:
+    source: Annotated[str, Option("Source.", flags=("SOURCE",))]
+    out: Annotated[str | None, Option("Out.", flags=("-o", "--output"))] = None
+    count: Annotated[int, Option("Count.", section="Numbers")] = 1
+    share: Annotated[float | None, Option("Share.", SHARE, section="Numbers")] = None
+    name: Annotated[str | None, Option("Name.")] = None
+    on: Annotated[bool, Option("On.")] = False
+    config: Annotated[str | None, Option("Configuration.")] = None
+
+
+@click.command(cls=WithOptions, declared=f"{__name__}:Options")
 def example(**given):
-    click.echo(repr(sorted((k, v) for k, v in given.items() if k != "out")))
+    shown = {k: v for k, v in given.items() if k not in ("out", "config")}
+    click.echo(repr(sorted(shown.items())))
 
 
 def run(*arguments):
@@ -43,8 +47,8 @@ def test_a_file_gives_defaults_and_what_is_typed_goes_before_it(tmp_path):
         "[('count', 3), ('name', 'a \"b\"'), ('on', True), ('share', None), "
         "('source', 's.h5')]\n"
     )
-    typed = run("t.h5", "--config", path, "--count", 4, "--off").output
-    assert "('count', 4)" in typed and "('on', False)" in typed and "t.h5" in typed
+    typed = run("t.h5", "--config", path, "--count", 4, "--share", 0.5).output
+    assert "('count', 4)" in typed and "('share', 0.5)" in typed and "t.h5" in typed
 
 
 @pytest.mark.parametrize(

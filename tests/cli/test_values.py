@@ -3,6 +3,7 @@
 import click
 import pytest
 from commands import every_command
+from dphead_extract import numerals
 
 from dphead.cli import values
 
@@ -12,13 +13,9 @@ from dphead.cli import values
     [
         (values.numbers_of_colors, "0.48,0.46,0.41", (0.48, 0.46, 0.41)),
         (values.scales, "1,2", (1, 2)),
-        (values.parts, "head.*,norm", ("head.*", "norm")),
         (values.image_size, "224", 224),
         (values.image_size, "32,64", (32, 64)),
-        (values.map_shape, None, None),
-        (values.n_bytes, "1.5mb", 1_500_000),
         (values.arguments, ("a=1", "b=True", "c=x=y"), {"a": 1, "b": True, "c": "x=y"}),
-        (values.settings, ("batch-size=8", "b=True"), {"batch_size": 8, "b": "True"}),
         (values.named_columns, ("image=p", "label=y"), {"image": "p", "label": "y"}),
     ],
 )
@@ -26,12 +23,25 @@ def test_a_text_becomes_its_value(read, text, value):
     assert read(None, None, text) == value
 
 
+def test_a_text_becomes_the_value_of_a_declared_option():
+    assert numerals.several_names("head.*,norm") == ("head.*", "norm")
+    assert numerals.n_bytes("1.5mb") == 1_500_000
+    assert numerals.map_shape("3,8,8") == (3, 8, 8)
+    settings = {"batch_size": 8, "b": "True"}
+    assert numerals.named_settings(("batch-size=8", "b=True")) == settings
+    for text in ("xGB", "1.5", "-1MB"):
+        with pytest.raises(ValueError, match="500MB or 2GB"):
+            numerals.n_bytes(text)
+    for text in ("3,8", "3,8,0", "a,b,c", "1_0,8,8", "9" * 5000):
+        with pytest.raises(ValueError, match="CHANNELS,H,W"):
+            numerals.map_shape(text)
+
+
 @pytest.mark.parametrize(
     "read, text, said",
     [
         (values.scales, "1.5", "one whole number or several"),
         (values.image_size, "1,2,3", "N or H,W in pixels"),
-        (values.n_bytes, "xGB", "500MB or 2GB"),
         (values.arguments, ("a",), "NAME=VALUE"),
         (values.named_columns, ("color=x",), "ROLE=NAME"),
     ],

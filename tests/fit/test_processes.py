@@ -23,7 +23,7 @@ from features import edited
 from together import LOOPBACK
 
 from dphead.fit.head_file import open_head
-from dphead.fit.processes import Place
+from dphead.fit.options import Place
 from dphead.privacy.ledger import Ledger
 
 # 5 releases: mean, Gram, 3 gradients
@@ -43,7 +43,8 @@ COMMAND = textwrap.dedent("""
 
     def last(*arguments):
         sums.append(part(*arguments))
-        if sys.argv[-1] == os.environ.get("DYING") and len(sums) == 3:
+        place = sys.argv[-1].partition("/")[0]
+        if place == os.environ.get("DYING") and len(sums) == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         return sums[-1]
 
@@ -65,7 +66,7 @@ def started(folder, count, *arguments, each=None, **env):
     address = f"127.0.0.1:{free_port()}"
     running = []
     for i in range(count):
-        place = ("--coordinator", address, "--num-processes", count, "--process-id", i)
+        place = ("--process", f"{i}/{count}@{address}")
         given = (*arguments, *(each or {}).get(i, ()), *place)
         running.append(Fork(folder, COMMAND, *given, **env))
     return [process.wait(TIMEOUT) for process in running]
@@ -102,7 +103,8 @@ def test_sums_of_any_size_travel_as_they_are(tmp_path):
     script = textwrap.dedent("""
         import sys
         import numpy as np
-        from dphead.fit.processes import Place, joined
+        from dphead.fit.options import Place
+        from dphead.fit.processes import joined
 
         address, index = sys.argv[1:]
         sent = np.array([[2**62 + 1, -(2**53) - 1], [-1, 1], [2**63 - 1, 0]], np.int64)
@@ -177,8 +179,7 @@ def test_processes_that_do_not_hold_the_same_are_refused_before_the_charge(
 
 def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_path):
     address = f"127.0.0.1:{free_port()}"
-    place = ("--coordinator", address, "--num-processes", 2)
-    place += ("--process-id", 1, "--connect-timeout", 1)
+    place = ("--process", f"1/2@{address},1")
     command = ("fit", features, "-o", tmp_path / "run", *FC, *place)
     done = Fork(tmp_path, COMMAND, *command).wait(TIMEOUT)
     assert done.code not in (0, -9)
@@ -190,7 +191,8 @@ def test_a_host_that_cannot_be_reached_times_out_with_its_address(features, tmp_
 LISTENING = textwrap.dedent("""
     import sys
     import numpy as np
-    from dphead.fit.processes import Place, joined
+    from dphead.fit.options import Place
+    from dphead.fit.processes import joined
     from together import listening
 
     address, index = sys.argv[1:]
@@ -226,7 +228,7 @@ def test_a_port_in_use_and_an_address_of_another_host_are_refused(features, tmp_
             (address, "Choose another port"),
             ("192.0.2.1:1", "Type an"),
         ):
-            place = ("--num-processes", 2, "--process-id", 0, "--coordinator", where)
+            place = ("--process", f"0/2@{where}")
             command = ("fit", features, "-o", tmp_path / "run", *FC, *place)
             done = Fork(tmp_path, COMMAND, *command).wait(TIMEOUT)
             assert done.code == 2, done
@@ -235,23 +237,12 @@ def test_a_port_in_use_and_an_address_of_another_host_are_refused(features, tmp_
     assert charges() == 0
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        ("host:1", None, 0),
-        ("host:1", 2, 2),
-        ("host", 2, 0),
-    ],
-)
-def test_a_place_that_is_none_is_refused(given):
-    with pytest.raises(ValueError, match=r"process-id|host:port"):
-        Place(*given)
-
-
-def test_a_number_without_a_coordinator_is_refused(features, tmp_path):
-    """It would be a fit of its own, with a charge of its own."""
-    for given in (("--num-processes", 2), ("--process-id", 1)):
-        assert "need --coordinator" in refusal(
-            "fit", features, "-o", tmp_path / "run", *FC, *given
+def test_a_place_is_read_or_refused(features, tmp_path):
+    """A wrong place could be a fit of its own, with a charge of its own."""
+    assert Place.parse("1/2@[::1]:8476,60") == Place("[::1]:8476", 2, 1, 60.0)
+    assert Place.parse("auto") == Place("auto")
+    for text in ("2/2@host:1", "0/2@host", "0/2", "1", "auto,x", "host:1"):
+        assert "I/N@HOST:PORT" in refusal(
+            "fit", features, "-o", tmp_path / "run", *FC, "--process", text
         )
     assert charges() == 0

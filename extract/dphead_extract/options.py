@@ -1,0 +1,50 @@
+"""Declare the options of images that several commands share."""
+
+from functools import partial
+
+from dphead_extract.declared import Option, Range
+from dphead_extract.numerals import LARGEST, separated
+
+# sections of the commands' help
+image_option = partial(Option, section="Images and labels")
+data_set_option = partial(Option, section="Data set")
+
+LAYOUT = image_option(
+    "Meaning of each folder level, outermost first: class, split/class, any/class or "
+    "any/split/class. The name of an `any` folder is ignored. Default: split/class "
+    "with --split, and class without.",
+    metavar="PARTS",
+)
+BITS = image_option(
+    "Bit depth of gray integer pixels, declared public. For example, 12 means values "
+    "from 0 to 4095. For 8-bit images, the range is always 0 to 255.",
+    Range("from 1 to 32", lambda v: 1 <= v <= 32),
+)
+INTENSITY = image_option(
+    "Public gray values that become black and white. This option is required for "
+    "signed, 32-bit and floating-point pixels. 8-bit images always use 0 and 255.",
+    read=separated(float, -LARGEST, "LOW,HIGH", 2),
+    metavar="LOW,HIGH",
+)
+DATASET_ID = data_set_option(
+    "Public id of the data set. `dphead extract` prints the id of each file.",
+    metavar="HEX",
+)
+SAME_DATA_AS = data_set_option(
+    "Features file of the same images. Both files share one ledger.",
+    existing="a features file",
+    shared=False,
+)
+NEW_DATA_SET = data_set_option(
+    "Start a new data set although another data set has some of these images."
+)
+PEOPLE = data_set_option(
+    "Public name of the id system of the groups, such as clinic-records. All data sets "
+    "of one id system share one ledger.",
+    metavar="NAME",
+)
+NEW_PEOPLE = data_set_option(
+    "Declare that nobody is in another data set of the id system (--people). The data "
+    "set then has a ledger of its own. dphead checks the declaration against the data "
+    "sets that it knows."
+)
