@@ -63,7 +63,7 @@ def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
 
 
 def counted_in(dataset_id: str) -> str:
-    """Return the data set whose ledger counts a data set: itself, unless it was merged.
+    """Return the id of the ledger that counts a data set: its own, or a shared one.
 
     `dphead ledger people` merges ledgers of one id system. The ledger of the data set,
     in DPHEAD_HOME or on the team's server, then names the other data set.
@@ -77,7 +77,7 @@ def counted_in(dataset_id: str) -> str:
 
 
 def _merged_into(dataset_id: str) -> str | None:
-    """Return the data set whose ledger counts this data set's fits, or None.
+    """Return the data set with the ledger that a data set was merged into, or None.
 
     A merge first closes the ledgers of a data set, with a mark. The mark is followed
     only when the other ledger has the fits of all of them. Until then, no closed ledger
@@ -231,8 +231,8 @@ class Elsewhere:
         As `Ledger.budget`.
     overlap : Overlap or None
         Images shared with another data set. None for the same data set.
-    merged : bool
-        Whether the data set was merged into the run's data set.
+    shares : bool
+        Whether the data set differs from the run's, and shares its ledger.
     """
 
     path: str
@@ -240,7 +240,7 @@ class Elsewhere:
     fits: int | None
     budget: dict[str, float] | None
     overlap: Overlap | None = None
-    merged: bool = False
+    shares: bool = False
 
     def fact(self, folder: Path | None = None) -> dict[str, object]:
         """Return the public facts about this ledger for the report in `folder`.
@@ -254,8 +254,8 @@ class Elsewhere:
     def __str__(self) -> str:
         """Return path, fits and data set of the ledger, for the data holder only."""
         whose = "this data set"
-        if self.merged:
-            whose = f"data set {self.dataset_id}, which was merged into this one"
+        if self.shares:
+            whose = f"data set {self.dataset_id}, which shares the ledger of this one"
         if (o := self.overlap) is not None:
             whose = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
         held = "gone or unreadable" if self.fits is None else f"{self.fits} fits"
@@ -289,7 +289,7 @@ def check_alone(
         The budget of that ledger.
     """
     for other in _others(dataset_id, own):
-        merged = other.merged and (
+        merged = other.shares and (
             f"Repeat the command `dphead ledger people` of data set {other.dataset_id}:"
             " it merges all ledgers."
         )
@@ -407,26 +407,26 @@ def _held_team(ledger: Ledger) -> Iterator[None]:
 def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     """Return ledgers other than the run's on the images of a data set.
 
-    The result has the data set's default ledger, its noted ledgers, and ledgers of data
-    sets that hold the same images.
+    The result has all known ledgers of the data set, of data sets that share its
+    ledger, and of data sets that hold the same images.
     """
     if dataset_id is None or not has_home():
         return []
-    found, names = [], dict(_sharing(image_index(), dataset_id))
-    for name in [*names]:
-        names.setdefault(counted_in(name), names[name])
-    todo = [*names]
-    while todo:
-        for path in known_ledgers(name := todo.pop(0)):
-            fits, budget, counted = _held_by(path)
-            # the ledgers of a merged data set too: one can be found after the merge
-            new = [one for one in counted if one not in names]
-            names |= dict.fromkeys(new, names[name])
-            todo += new
-            if not any(path == str(one) or _one_file(path, one) for one in own):
-                overlap = names[name]
-                merged = overlap is None and name != dataset_id
-                found.append(Elsewhere(path, name, fits, budget, overlap, merged))
+    found, seen = [], set[str]()
+    for first, overlap in _sharing(image_index(), dataset_id):
+        todo = [first, counted_in(first)]
+        while todo:
+            if (name := todo.pop(0)) in seen:
+                continue
+            seen.add(name)
+            for path in known_ledgers(name):
+                fits, budget, counted = _held_by(path)
+                # a ledger of a merged data set can be found after the merge
+                todo += counted
+                if not any(path == str(one) or _one_file(path, one) for one in own):
+                    shares = overlap is None and name != dataset_id
+                    one = Elsewhere(path, name, fits, budget, overlap, shares)
+                    found.append(one)
     return found
 
 

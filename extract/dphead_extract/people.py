@@ -250,7 +250,7 @@ class People:
         self.index.extend(self._system_id(), np.concatenate(found))
 
     def _ledger_of(self, dataset_id: str | None) -> str | None:
-        """Return the data set whose ledger counts a data set of this system."""
+        """Return the data set that has the ledger of a data set of this system."""
         assert self.index is not None
         shared = self._system_id()
         if dataset_id is None or dataset_id == shared:

@@ -24,6 +24,7 @@ from dphead.fit.ledgers import (
     counted_in,
     declared_people,
     fix_budget,
+    image_index,
     ledger_home,
     note_ledger,
     open_ledger,
@@ -290,6 +291,7 @@ def test_a_ledger_that_is_found_after_the_merge_counts(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "key").write_bytes(b"k" * 32)  # the team's: one id system for both
     two = made(tmp_path, "two", 60)
+    image_index().add(id_of(two), np.arange(9, dtype=np.uint64))  # as of images
     fitted("ledger", "people", clinic, two)
     if store == "server":
         on_server(request.getfixturevalue("team"), monkeypatch)
@@ -303,7 +305,9 @@ def test_a_ledger_that_is_found_after_the_merge_counts(
     message = "have the budget epsilon=2"
     with pytest.raises(LedgerError, match=message) as found, charging(book):
         pass
-    assert f"data set {id_of(two)}, which was merged into this one" in str(found.value)
+    assert f"data set {id_of(two)}, which shares the ledger of this one" in str(
+        found.value
+    )
     fitted("ledger", "people", clinic, two)
     assert fits_of(two) == 1
     with charging(book):
