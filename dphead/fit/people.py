@@ -20,7 +20,7 @@ from dphead.fit.ledgers import (
     people_index,
 )
 from dphead.privacy.ledger import Ledger, LedgerError, seals
-from dphead.privacy.ledger.moving import holds_all, merge
+from dphead.privacy.ledger.moving import check_merge, holds_all, merge
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import MOVED
 
@@ -70,20 +70,26 @@ def declare_people(
         )
     people = People(people_index(), system, new)
     counts = people.shared_id or dataset_id
-    # held to the end: a second command waits, and finds this one's result
-    with people.held():
-        people.keep(dataset_id, rows, groups, () if new else (dataset_id, counts))
+    joining = () if new else (dataset_id, counts)
+    merged: list[Ledger] = []
+    # held to the end: a second command waits, and finds the result of this one
+    with people.held(), ExitStack() as opened:
+        people.check(dataset_id, groups, joining)
         book = open_ledger(None, counts)
         with holding(book):
-            _fix(book, people)
-            merged = []
             if counts != dataset_id:
-                merged = _merge_all(dataset_id, book, not_private)
+                for ledger in _ledgers_of(dataset_id, book):
+                    merged.append(opened.enter_context(closing(ledger)))
+                _check_merge(merged, book, not_private)
+            people.keep(dataset_id, rows, groups, joining)
+            _fix(book, people)
+            if merged:
+                merge(merged, book)
         if counts != dataset_id:
             images = image_index()
             images.add(counts, images.images(dataset_id))
             people.join(dataset_id)
-    return book, merged
+    return book, [ledger.path for ledger in merged]
 
 
 def record_joined(path: Path) -> None:
@@ -100,31 +106,23 @@ def record_joined(path: Path) -> None:
             people.keep(file.dataset_id, rows, file.group)
 
 
-def _merge_all(dataset_id: str, target: Ledger, not_private: bool) -> list[str]:
-    """Merge all known ledgers of a data set into another one's. Return their places."""
-    with ExitStack() as opened:
-        sources = [
-            opened.enter_context(closing(source))
-            for source in _ledgers_of(dataset_id, target)
-        ]
-        new = [source for source in sources if not holds_all(source, target)]
-        if new and not not_private:
-            _check_noise([*new, target])
-        if sources:
-            merge(sources, target)
-        return [source.path for source in sources]
+def _check_merge(sources: list[Ledger], target: Ledger, not_private: bool) -> None:
+    """Raise LedgerError if ledgers cannot be merged, before anything is written.
 
-
-def _check_noise(books: list[Ledger]) -> None:
-    """Raise LedgerError if a merge makes the total of a ledger infinite."""
-    infinite = [
-        any(event.noise_multiplier == 0 for event in book.events()) for book in books
-    ]
-    if any(infinite) and not all(infinite):
+    A total that becomes infinite needs a confirmation.
+    """
+    for source in sources:
+        check_merge(source, target)
+    new = [source for source in sources if not holds_all(source, target)]
+    infinite = {
+        any(event.noise_multiplier == 0 for event in book.events()): book.path
+        for book in (*new, target)
+    }
+    if new and len(infinite) > 1 and not not_private:
         raise LedgerError(
-            f"The ledger {books[infinite.index(True)].path} has a fit without noise or "
-            "with a seed. A merge makes the epsilon of all data sets of the id system "
-            "infinite from then on. Confirm with --i-know-this-is-not-private."
+            f"The ledger {infinite[True]} has a fit without noise or with a seed. A "
+            "merge makes the epsilon of all data sets of the id system infinite from "
+            "then on. Confirm with --i-know-this-is-not-private."
         )
 
 

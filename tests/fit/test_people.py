@@ -354,6 +354,7 @@ def test_ledgers_of_another_relation_are_not_merged(tmp_path, clinic):
     said = refusal("ledger", "people", clinic, two)
     assert "another relation cannot be merged" in said
     assert counted_in(id_of(two)) == id_of(two)
+    assert len(people_index().images(id_of(two))) == 0  # nor was it declared
     charged(two, relation="replace_one")
 
 

@@ -83,11 +83,12 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
 
     Guarantee
     ---------
-    At no time do two ledgers take charges of the sources' data set. One transaction of
-    the target adds the fits of all sources, together with the fact that the target
-    counts the data set. If both had fits, a budget is no guarantee for the sum, because
-    it was not fixed before all of them. It still refuses fits: each charge must keep
-    within the smallest epsilon and the smallest delta of all budgets.
+    A closed source takes no charge. One transaction of the target adds the fits of all
+    sources, together with the fact that the target counts the data set. Until then, no
+    charge of the data set goes to the target (`fit.ledgers`). If both had fits, a
+    budget is no guarantee for the sum, because it was not fixed before all of them. It
+    still refuses fits: each charge must keep within the smallest epsilon and the
+    smallest delta of all budgets.
     """
     ids = [one.meta("dataset_id") for one in (*sources, target)]
     theirs, own = ids[0], ids[-1]
@@ -97,9 +98,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
             f"{', '.join(map(str, ids))}."
         )
     for source in sources:
-        seals.check_undamaged(source)
-        if (before := source.meta(MOVED)) not in (None, target.path):
-            raise _moved_elsewhere(source, target, before)
+        check_merge(source, target)
     # Fix relation, unit and budget first, so that no later fit makes the merge fail.
     with target.transaction(kept=lambda: not any(_fixed(s, target) for s in sources)):
         seals.check_undamaged(target)
@@ -129,6 +128,14 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         target.set_once(f"{COUNTS} {theirs}", "true")
         seals.seal(target)
         seals.check_undamaged(target)
+
+
+def check_merge(source: Ledger, target: Ledger) -> None:
+    """Raise LedgerError if a ledger cannot be merged into another one."""
+    seals.check_undamaged(source)
+    if (before := source.meta(MOVED)) not in (None, target.path):
+        raise _moved_elsewhere(source, target, before)
+    _fixed(source, target)
 
 
 def _fix(source: Ledger, target: Ledger) -> None:
