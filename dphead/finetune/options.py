@@ -116,7 +116,7 @@ class FinetuneOptions(RunOptions):
         replace(
             MEMORY,
             help="Memory for the per-example gradients of a chunk of images, such as "
-            "2GB. Default: 2 GB on a CPU, half of the free memory on a GPU.",
+            "2GB. Default: what is available on a CPU, at most 2 GB; half on a GPU.",
         ),
     ] = None
     device: Annotated[
