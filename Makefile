@@ -1,7 +1,7 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
 .PHONY: install demo tour docs notebooks smoke test coverage lint bench gpu tables \
-	mutants lowest lowest-torch
+	plans mutants lowest lowest-torch
 
 .venv/.ready: pyproject.toml setup.py $(wildcard dphead/sums/kernels/*.[ch])
 	test -x $(PY) || python3 -m venv .venv
@@ -54,13 +54,17 @@ bench: install
 	$(PY) -m benchmarks extraction scattering
 	$(PY) -m benchmarks extraction loader photographs
 
-# On a machine with an accelerator; IMAGES as ../shared/data/unpack.py writes them.
+# On a machine with an accelerator; IMAGES as docs/papers.md lists them.
 gpu: install
 	$(PY) -m pip install --quiet --editable '.[cuda,bench]'
 	$(PY) -m benchmarks gpu --images $(or $(IMAGES),data)
 
 tables: install
 	$(PY) -m benchmarks tables
+
+# Plans every job of the papers' numbers, without data.
+plans: install
+	$(PY) -m benchmarks plans
 
 mutants: install
 	PYTHONPATH=tests $(PY) -m seeded_defects

@@ -40,39 +40,93 @@ def show(paths: list[Path]) -> None:
 # --- papers -------------------------------------------------------------------
 
 
+SELECTORS = click.argument("selectors", nargs=-1, metavar="CLAIM...")
+
+
+@main.command("claims")
+@SELECTORS
+def list_claims(selectors: tuple[str, ...]) -> None:
+    """List claims, each with its state and the commands that measure it.
+
+    CLAIM: PAPER, PAPER-TABLE, PAPER-TABLE-DATASET or PAPER-TABLE-DATASET-EPSILON, such
+    as FC23-3 or TB21-1-mnist-2.93. The default is all claims.
+    """
+    from benchmarks import runner, verdicts
+    from benchmarks.claims import PAPERS
+
+    by_key = verdicts.by_key_of(runner.stored())
+    for selector in selectors or PAPERS:
+        click.echo(verdicts.states(selector, by_key))
+
+
 @main.command()
-@click.argument("selector")
+@SELECTORS
 @click.option(
     "--images",
     type=PATH,
-    help="Folder with mnist/, fashion_mnist/, cifar10/; default: ../shared/data.",
+    help="Folder of images (docs/papers.md). Default: images/ in DPHEAD_CACHE.",
+)
+@click.option(
+    "--features",
+    type=PATH,
+    help="Features file with the splits train and test, for heads on the paper's "
+    "features.",
+)
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Repeat stored fits, in the folder reproduced/, and compare them.",
+)
+@click.option(
+    "--draws",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Number of noise draws of a fit, at most.",
 )
 @click.option(
     "--processes",
+    type=click.IntRange(1),
     default=1,
     show_default=True,
     help="Number of fits to run at once, one core each. With 1, a fit has all cores.",
 )
-@click.option(
-    "--max-draws",
-    default=5,
-    show_default=True,
-    help="Noise draws at most: a first look at long tables.",
-)
-@click.option("--dry-run", is_flag=True, help="Only tell what would run.")
-def run(
-    selector: str, images: Path | None, processes: int, max_draws: int, dry_run: bool
+def reproduce(
+    selectors: tuple[str, ...],
+    images: Path | None,
+    features: Path | None,
+    again: bool,
+    draws: int,
+    processes: int,
 ) -> None:
-    """Fit what is missing of a paper's tables.
+    """Run the fits of claims that are missing, and print the paper's numbers and ours.
 
-    SELECTOR: PAPER, PAPER/TABLE, PAPER/TABLE/DATASET, or quick (ten minutes).
+    CLAIM: as in `claims`, or quick (ten minutes).
     """
     from benchmarks import runner
 
-    try:
-        runner.run(selector, images, processes, dry_run, max_draws=max_draws)
-    except RuntimeError as error:
-        raise click.ClickException(str(error)) from error
+    for selector in selectors or ("quick",):
+        try:
+            found = runner.reproduce(
+                selector, images, features, again, draws, processes
+            )
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from error
+        click.echo(found)
+
+
+@main.command()
+def plans() -> None:
+    """Plan the releases of every claim's jobs, without any data (minutes).
+
+    Exit code 1: a job is refused that TABLES.md does not name as refused.
+    """
+    from benchmarks import runner
+
+    count, refused = runner.plan_all()
+    click.echo("\n".join([*refused, f"{count} jobs, {len(refused)} refused"]))
+    if not all(" dp-newton " in line and "2**44" in line for line in refused):
+        raise SystemExit(1)
 
 
 @main.command()

@@ -1,14 +1,13 @@
 """Images and features for the benchmarks, made once and kept in $DPHEAD_CACHE (default
 ~/.cache/dphead).
 
-Images come from a folder given by the user, from `../shared/data` (unpacked by its
-unpack.py), or, for the digits, from scikit-learn; features from the real `dphead
-extract`.
+Images come from a folder given by the user or from $DPHEAD_CACHE/images, or, for the
+digits, from scikit-learn. Features come from `dphead extract`. MobileNetV2 has weights
+in $DPHEAD_CACHE/weights/mobilenetv2_100.in1k.safetensors.
 """
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,34 +16,33 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.opening import open_source
 
+from benchmarks import claims
 from benchmarks.demo import digits
 from benchmarks.heads import describe
 from dphead.data.arrays import ArrayRows
 from dphead.data.features import load_features
+from dphead.finetune.images import load_images
 from dphead.solvers.base import ProblemInfo
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT.parent / "shared" / "data"
-WEIGHTS = ROOT.parent / "shared" / "weights"
-FOLDERS = {
-    "mnist": "mnist",
-    "fashion-mnist": "fashion_mnist",
-    "cifar10": "cifar10",
-    "cifar100": "cifar100",
+FOLDERS = {  # in the folder of images; the second is torchvision's or the owner's name
+    "mnist": ("mnist", "MNIST/raw"),
+    "fashion-mnist": ("fashion_mnist", "FashionMNIST/raw"),
+    "cifar10": ("cifar10", "cifar-10-batches-bin"),
+    "cifar100": ("cifar100", "cifar-100-binary", "cifar100/cifar100.npz"),
 }
-FACTS = {  # (rows, features) of ScatterNet, so that a dry run needs no data
-    "mnist": (60_000, 3_969),
-    "fashion-mnist": (60_000, 3_969),
-    "cifar10": (50_000, 15_552),
-    "digits": (1_347, 144),
-}
+WIDTHS = {"mnist": 3_969, "fashion-mnist": 3_969, "cifar10": 15_552}  # of ScatterNet's
+MAPS, SMALL = "CNN on ScatterNet", "WRN-16-1, 16 px"  # inputs of networks
+SMALL_ROWS, SMALL_SIDE = 8000, 16
 MOBILENET = (
     "--backbone mobilenetv2_100 --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5 --image-size 128 "
     "--model-arg num_classes=1001 --model-arg pad_type=same --weights "
-    f"{shlex.quote(str(WEIGHTS / 'mobilenetv2_100.in1k.safetensors'))}"
 )
 IMAGENET = "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225"
+SPLITS = ("train", "test")
 BLOCK = 256  # rows of a block: it stays in the cache between the two products
 
 
@@ -73,7 +71,10 @@ def extract_options(dataset: str, features: str) -> str:
     `scatternet-unscaled` does not.
     """
     if features == "mobilenetv2-128":
-        return MOBILENET
+        weights = cache() / "weights" / "mobilenetv2_100.in1k.safetensors"
+        return MOBILENET + shlex.quote(str(weights))
+    if features == "scatternet-normalized-27":
+        return "--backbone scatternet --normalize group --groups 27"
     if features not in ("scatternet", "scatternet-unscaled"):
         raise ValueError(
             "features must be scatternet, scatternet-unscaled, scatternet-gN or "
@@ -88,14 +89,22 @@ def extract_options(dataset: str, features: str) -> str:
 
 def facts_of(dataset: str, features: str) -> ProblemInfo:
     """Public sizes, known without the data."""
-    n_rows, n_features = FACTS[dataset]
-    return ProblemInfo(
-        n_rows, 1280 if features.startswith("mobilenet") else n_features, 10
-    )
+    if dataset == "digits":
+        return ProblemInfo(1_347, 144, 10)
+    known = claims.needs("data")[dataset]
+    width = claims.needs("features").get(features, {}).get("width")
+    width = width or (1280 if features.startswith("mobilenet") else WIDTHS[dataset])
+    # half of CIFAR-100 was at hand for the rows in small
+    small = dataset == "cifar100" and features.startswith("mobilenet")
+    n_rows = known["train_rows"] // (2 if small else 1)
+    return ProblemInfo(n_rows, width, known["classes"])
 
 
 def images(dataset: str, folder: Path | None) -> Path:
-    """Where a data set's images are; unpacked or written to the cache if need be."""
+    """Return where a data set's images are.
+
+    Raises FileNotFoundError if they are in neither place.
+    """
     if dataset == "digits":
         path = cache() / "images" / "digits.npz"
         if not path.exists():
@@ -103,25 +112,30 @@ def images(dataset: str, folder: Path | None) -> Path:
             pixels, labels, split = digits()
             np.savez(path, images=pixels, labels=labels, split=split)
         return path
-    name = FOLDERS[dataset]
-    source = (folder or cache() / "images") / name
-    if folder is None and not source.exists():
-        unpack = DATA / "unpack.py"
-        if not unpack.exists():
-            raise FileNotFoundError(
-                f"{unpack} does not exist. Pass --images DIR, a folder that contains "
-                f"{name}/."
-            )
-        partial = cache() / "images.part"
-        subprocess.run(
-            [sys.executable, str(unpack), str(partial), name],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        source.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(partial / name, source)
-        shutil.rmtree(partial, ignore_errors=True)
-    return source
+    parent = folder or cache() / "images"
+    for name in reversed(FOLDERS[dataset]):
+        if (parent / name).exists():
+            return parent / name
+    raise FileNotFoundError(
+        f"{parent} has no folder {' or '.join(FOLDERS[dataset])}. Pass --images DIR "
+        "with one of these folders (docs/papers.md says which files they hold)."
+    )
+
+
+def small_images(folder: Path | None) -> Path:
+    """Write CIFAR-10's first training images and all test images at a smaller size."""
+    path = cache() / "images" / f"cifar10-{SMALL_SIDE}.npz"
+    if not path.exists():
+        parts = []
+        for split in SPLITS:
+            source = open_source(images("cifar10", folder), Classes.parse("10"), split)
+            found, _ = load_images(source, SMALL_SIDE)
+            kept = SMALL_ROWS if split == "train" else len(found.y)
+            x = found.x[:kept].transpose(0, 2, 3, 1)
+            parts.append((x, found.y[:kept], [split] * kept))
+        x, y, split = map(np.concatenate, zip(*parts, strict=True))
+        np.savez(path, images=x, labels=y, split=split)
+    return path
 
 
 def files(
@@ -133,27 +147,36 @@ def files(
     """The train and test features files, extracted if they are missing; `load`
     normalizes groups.
     """
-    features = features.partition("-g")[0]
+    if features == SMALL:
+        return [small_images(folder)] * 2
+    if features == "CNN on pixels":
+        return [images(dataset, folder)] * 2
+    if features == MAPS:  # of the configuration that TB21's Table 13 names
+        norm = "-normalized-27" if dataset == "fashion-mnist" else ""
+        features = f"scatternet{norm}"
+    else:
+        features = features.partition("-g")[0]
     paths = [
-        cache() / "features" / f"{dataset}-{features}-{split}.h5"
-        for split in ("train", "test")
+        cache() / "features" / f"{dataset}-{features}-{split}.h5" for split in SPLITS
     ]
-    for path, split in zip(paths, ("train", "test"), strict=True):
+    for path, split in zip(paths, SPLITS, strict=True):
         if not path.exists():
             tell(f"extracting {path.name}")
             options = f"--split {split} {extract_options(dataset, features)}"
-            extract(images(dataset, folder), path, options)
+            n_classes = facts_of(dataset, features).n_classes
+            extract(images(dataset, folder), path, options, n_classes)
     return paths
 
 
-def extract(source: Path, path: Path, options: str) -> None:
-    """`dphead extract` of images of ten classes, in a process of its own.
+def extract(source: Path, path: Path, options: str, n_classes: int = 10) -> None:
+    """`dphead extract` of images, in a process of its own.
 
     RuntimeError if it fails; a file that is not complete is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "dphead", "extract", str(source), "-o", str(path)]
-    command += ["--classes", "10", "--dtype", "float16", *shlex.split(options)]
+    command += ["--classes", str(n_classes), "--dtype", "float16"]
+    command += shlex.split(options)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         path.unlink(missing_ok=True)
@@ -163,12 +186,19 @@ def extract(source: Path, path: Path, options: str) -> None:
 
 
 @lru_cache(maxsize=1)
-def load(dataset: str, features: str, held_out: bool = False) -> Loaded:
+def load(
+    dataset: str, features: str, held_out: bool = False, file: Path | None = None
+) -> Loaded:
     """Features in memory, as float32.
 
-    held_out: a fixed fifth of the training rows in place of the test set.
+    held_out: a fixed fifth of the training rows in place of the test set. file: the
+    user's features of both splits.
     """
-    train, test = (load_features(path, memory=0) for path in files(dataset, features))
+    if file is None:
+        paths = files(dataset, features)
+        train, test = (load_features(path, memory=0) for path in paths)
+    else:
+        train, test = (load_features(file, part, memory=0) for part in SPLITS)
     x = grouped(train[0].features(), features)
     y = train[0].labels()
     n_classes = len(train[1].class_names or [])
@@ -203,7 +233,7 @@ def grouped(x: np.ndarray, features: str) -> np.ndarray:
     from dphead_extract.normalization import RowNorm
 
     normalize = RowNorm("group", int(groups))
-    channels = 243 if x.shape[1] == FACTS["cifar10"][1] else 81
+    channels = 243 if x.shape[1] == WIDTHS["cifar10"] else 81
     for i in range(0, len(x), 1024):
         part = x[i : i + 1024]
         part[:] = normalize(

@@ -1,9 +1,8 @@
-"""What can be run here: from a claim to the fits that measure it, or to why there are
-none.
-"""
+"""From a claim to the jobs that measure it, and to the reason why none was run."""
 
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -16,10 +15,12 @@ import numpy as np
 from benchmarks import claims
 from benchmarks.arithmetic import FC23_EPSILONS, FC23_METHODS, METRICS
 from benchmarks.claims import Claim
-from benchmarks.features import facts_of
+from benchmarks.features import MAPS, SMALL, facts_of
 from dphead.planning import presets
 from dphead.planning.methods import make_method
+from dphead.privacy.accounting import GaussianEvent, compose_epsilon
 from dphead.solvers.base import Solver
+from dphead.solvers.settings import MOST_RELEASES
 
 CHOSEN = Path(__file__).parent / "claims" / "chosen.toml"
 PAPER, EXACT = "the paper's", "exact"  # accountings
@@ -28,6 +29,11 @@ DRAWS = 5
 # verdicts of claims that no stored row decides
 NOT_RUN, ARITHMETIC, CITED = "not run yet", "arithmetic", "cited or not printed"
 ACCELERATOR, NOT_PUBLIC = "needs an accelerator", "needs weights that are not public"
+LICENSED = "needs data under a license"
+PIXELS, NETWORK = "CNN on pixels", "mobilenetv2-128"
+ABLATION = "WRN-40-4, ablation"
+BEST = {MAPS: "tb21-sn-cnn", PIXELS: "tb21-cnn"}  # of TB21's search
+SPREAD = ("min", "median", "MAD")  # of a search, which its best run does not decide
 OWN_EPSILONS = (*FC23_EPSILONS, float("inf"))
 
 
@@ -41,7 +47,8 @@ class Job:
     Poisson ones). clip_only: gradients are clipped, there is no noise.
     held_out: a fifth of the training rows stands in for the test set (for choosing
     settings). sampling: "poisson", or "shuffle" (`benchmarks.shuffled`; the noise is
-    calibrated as if batches were Poisson ones). label: what tables say.
+    calibrated as if batches were Poisson ones). rows: training rows, if not all.
+    label: what tables say.
     """
 
     dataset: str
@@ -55,18 +62,30 @@ class Job:
     clip_only: bool = False
     held_out: bool = False
     sampling: str = "poisson"
+    rows: int | None = None
     draws: int = field(default=DRAWS, compare=False)
     label: str = field(default="", compare=False)
 
     def described(self) -> dict[str, Any]:
         """Everything that decides the result, as JSON data."""
         data = asdict(self) | {"epsilon": str(float(self.epsilon))}
-        left_out = (
-            ("draws", "label")
-            if self.sampling == "shuffle"
-            else ("draws", "label", "sampling")
-        )
+        left_out = {"draws", "label"}
+        # rows were stored before jobs had these two
+        left_out |= {"sampling"} if self.sampling == "poisson" else set()
+        left_out |= {"rows"} if self.rows is None else set()
         return {k: v for k, v in data.items() if k not in left_out}
+
+    @property
+    def trains(self) -> bool:
+        """Whether `dphead finetune` trains a network."""
+        return self.method == "end-to-end"
+
+    @property
+    def here(self) -> bool:
+        """Whether a CPU measures it in minutes, from public images and weights."""
+        if self.features in (MAPS, PIXELS):
+            return self.dataset != "cifar10"
+        return self.features.startswith(("scatternet", NETWORK, SMALL))
 
     @property
     def key(self) -> str:
@@ -92,65 +111,221 @@ class Job:
 
 
 def standing(claim: Claim) -> tuple[str, str]:
-    """Return the verdict of a claim that has no jobs, and its reason; else "" twice."""
+    """Return the verdict of a claim without a measurement, and its reason; else "",
+    twice.
+    """
     if claim.metric in METRICS:
         return ARITHMETIC, "a formula gives it"
     if claim.source:
         return CITED, f"cited by the paper from {claim.source}"
     if claim.unreadable:
         return CITED, f"the paper's text is damaged: {claim.unreadable}"
-    if any(_jobs(claim)):
+    if run_here(claim):
         return "", ""
-    if claim.features == "ScatterNet":
-        return CITED, "the paper prints no number of epochs"
+    jobs = jobs_of(claim)
+    if not jobs and claim.features == "LeNet":
+        return (
+            ACCELERATOR,
+            "500,000 small networks on each side; no command trains them",
+        )
+    if not jobs:
+        return CITED, "the paper prints no settings, or no number of epochs"
     if claim.needs["weights"] == "not public":
         return NOT_PUBLIC, claim.features
-    if claim.features in TRAINED and not claim.preset:
-        return CITED, "the paper prints no settings"
-    reasons = [f"`{claim.needs['command'].format(**vars(claim))}`"]
-    small = claim.features in TRAINED and claim.dataset != "cifar10"
-    if small:
-        of = " for each of 360 configurations" if claim.table == "3" else ""
-        reasons.append(f"{claim.needs['small']}{of}")
+    if license := claims.data(claim.dataset).get("license"):
+        return LICENSED, f"{license}; {hours(claim)}"
+    reasons = [hours(claim)]
+    if claim.metric in SPREAD:
+        reasons.append("for each of 360 configurations")
+    if claim.needs["weights"] != "none":
+        reasons.append(f"weights: {claim.needs['weights']}")
     if claim.settings.get("sampling") == "shuffle":
         reasons.append("networks have no shuffled batches here")
     reasons += claims.tried(claim)
-    return (NOT_RUN if small else ACCELERATOR), "; ".join(reasons)
+    return (NOT_RUN if jobs[0].here else ACCELERATOR), "; ".join(reasons)
+
+
+def measured_here(claim: Claim) -> bool:
+    """Whether a CPU measures the jobs of a claim, and they decide it."""
+    decides = claim.features == "ScatterNet" or not (
+        claim.metric in SPREAD or claim.settings.get("sampling") == "shuffle"
+    )
+    return decides and any(job.here for job in jobs_of(claim))
+
+
+def run_here(claim: Claim) -> list[Job]:
+    """Return the jobs of a claim that run here, or that of a smaller network."""
+    if measured_here(claim):
+        return jobs_of(claim)
+    job = small(claim)
+    return [] if job is None else [job]
+
+
+def hours(claim: Claim) -> str:
+    """Return about how long a claim takes on one accelerator (an H100 or H200)."""
+    from benchmarks import training
+
+    job, rate = jobs_of(claim)[0], claim.needs["rate"]
+    if job.trains:
+        facts = training.facts_of(job)
+        count = training.views(tuple(training.arguments(job)), facts.n_rows)
+    else:
+        count = sum(claims.data(claim.dataset)[k] for k in ("train_rows", "test_rows"))
+    found = max(0.01, count / rate / 3600)
+    number = f"{found:,.0f}" if found >= 10 else f"{found:.1g}"
+    return f"about {number} accelerator-hours"
+
+
+def commands(claim: Claim) -> list[list[str]]:
+    """Return the commands that measure a claim, each as its arguments.
+
+    IMAGES, WEIGHTS, FEATURES.h5 and RUN stand for the user's files.
+    """
+    from benchmarks import training
+
+    jobs = jobs_of(claim)
+    run = ["python", "-m", "benchmarks", "reproduce", claim.id]
+    if run_here(claim):
+        return [[*run, "--images", "IMAGES"]]
+    if not jobs:
+        return []
+    if jobs[0].trains:
+        return [training.arguments(jobs[0])]
+    found = [[*run, "--features", "FEATURES.h5"]]
+    if "extract" in claim.needs:
+        n_classes = claims.data(claim.dataset)["classes"]
+        extract = ["dphead", "extract", "IMAGES", "-o", "FEATURES.h5"]
+        extract += ["--classes", str(n_classes), *claim.needs["extract"]]
+        found.insert(0, extract)
+    return found
 
 
 def jobs_of(claim: Claim) -> list[Job]:
-    """Return the jobs that measure a claim; none if `standing` has a verdict."""
-    return [] if standing(claim)[0] else list(_jobs(claim))
-
-
-# Networks of TB21's Table 13 that `dphead finetune` trained on MNIST.
-TRAINED = {
-    features: Job(
-        "mnist",
-        features,
-        "end-to-end",
-        3.0,
-        preset=preset,
-        accountant=TB21_ACCOUNTANT,
-        draws=1,
-        label=f"settings of Table 13, {PAPER} accounting",
-    )
-    for features, preset in (
-        ("CNN on pixels", "tb21-cnn"),
-        ("CNN on ScatterNet", "tb21-sn-cnn"),
-    )
-}
-
-
-def _jobs(claim: Claim) -> Iterator[Job]:
-    """TB21's linear heads on ScatterNet features: Table 2 without noise, Tables 1 and
-    19 under both accountings; and its best networks on MNIST.
+    """Return the jobs that measure a claim, first that of the paper's own settings and
+    accounting; none for a number that is cited, unreadable, or given by a formula.
     """
-    best = claim.metric == "max" or claim.settings.get("sampling") == "poisson"
-    if claim.features in TRAINED and claim.dataset == "mnist" and best:
-        yield TRAINED[claim.features]
-    if claim.features != "ScatterNet":
-        return
+    if claim.metric in METRICS or claim.source or claim.unreadable or not claim.value:
+        return []
+    if claim.features == "ScatterNet":
+        return list(_scatternet(claim))
+    if claim.features == ABLATION:
+        return [_ablation(claim, "options")]
+    preset = BEST.get(claim.features, "") if claim.preset == "tb21" else claim.preset
+    if not preset:
+        return []
+    data = presets.load(preset)
+    return [_network(claim, preset) if "network" in data else _head(claim, preset)]
+
+
+def small(claim: Claim) -> Job | None:
+    """Return a job of the same kind as a claim's, on a smaller network; None if there
+    is none.
+    """
+    if claim.features == ABLATION and "validation" in claim.metric:
+        return _ablation(claim, "small")
+    if claim.paper == "FC23" and claim.features == "ViT-B/16, ImageNet-1k":
+        job = _own(claim.dataset, claim.method, int(claim.settings["epochs"]))
+        # 100 Hessians of 1,280 features take hours
+        if (claim.dataset, claim.method) != ("cifar100", "dp-newton"):
+            return replace(job, epsilon=float(claim.epsilon))
+    return None
+
+
+def _network(claim: Claim, preset: str) -> Job:
+    """Return an end-to-end training with a claim's preset."""
+    settings: dict[str, Any] = dict(claim.needs.get("options", {}))
+    if claim.needs["weights"] != "none":
+        settings["weights"] = "WEIGHTS"
+    if claim.method == "dp-sgd" and preset == "de22-23":
+        # the paper's 1,374,116 steps are more than a plan may hold
+        preset, settings["steps"] = "de22-23-last", MOST_RELEASES
+    names = {"batch_size", "steps", "learning_rate"}
+    settings |= {k: v for k, v in claim.settings.items() if k in names}
+    epsilon, delta = float(claim.epsilon), float(claim.delta or 1e-5)
+    if epsilon == float("inf"):  # of Table 23 without noise: all layers, the last layer
+        column = presets.columns("de22-23-no-noise")[claim.method == "dp-sgd"]
+        settings |= {k: column[k] for k in names}
+        layers = {"layers": "^head[.]"} if claim.method == "dp-sgd" else {}
+        settings |= {"model": "nf_resnet50", **layers}
+        preset = ""
+    if preset.startswith("tan23"):
+        known = presets.load(preset)["dp-sgd"] | settings
+        if claim.settings.get("batch_size") == 256:  # a simulated run, of 1/64
+            settings["noise_multiplier"] = known["noise_multiplier"] / 64
+            known |= settings
+        sigma, batch_size = known["noise_multiplier"], known["batch_size"]
+        events = [GaussianEvent(sigma, batch_size / claim.n_rows, known["steps"])]
+        spent = compose_epsilon(events, delta, accountant="rdp")
+        # the printed epsilon is that of other numbers of rows (Tables 4 to 6)
+        epsilon = max(epsilon, math.ceil(1e4 * spent) / 1e4)
+    if claim.settings.get("parameters") == 168_000:
+        settings["model"] = "tb21-cifar10-small"
+    return Job(
+        claim.dataset,
+        claim.features,
+        "end-to-end",
+        epsilon,
+        delta,
+        preset or None,
+        settings,
+        {"TB21": TB21_ACCOUNTANT, "TAN23": "rdp"}.get(claim.paper, "auto"),
+        rows=int(claim.settings.get("training_rows", 0)) or None,
+        draws=1,
+        label=f"settings of Table 13, {PAPER} accounting"
+        if claim.paper == "TB21"
+        else "",
+    )
+
+
+def _head(claim: Claim, preset: str) -> Job:
+    """Return a head with a claim's preset, and settings for what the paper leaves
+    open.
+    """
+    settings = dict(claims.needs("searched").get(claim.method, {}))
+    if "epochs" in claim.settings and claim.method != "dp-ls":
+        settings["steps"] = int(claim.settings["epochs"])
+    if columns := presets.columns(
+        preset
+    ):  # without noise, those of the largest epsilon
+        epsilon = min(float(claim.epsilon), columns[-1]["epsilon"])
+        column = presets.column(preset, epsilon=epsilon)
+        settings = {k: column[k] for k in ("learning_rate", "steps")}
+    accountant = "zcdp" if claim.paper == "FC23" else "rdp"
+    epsilon, delta = float(claim.epsilon), float(claim.delta or 1e-5)
+    place = claim.dataset, claim.features, claim.method
+    return Job(*place, epsilon, delta, preset, settings, accountant)
+
+
+def _ablation(claim: Claim, size: str) -> Job:
+    """Return De22's Table 2 up to a claim's line, in full or in small."""
+    settings: dict[str, Any] = {
+        "model": "wrn-40-4" if size == "options" else "wrn-16-1"
+    }
+    for line, adds in claims.needs("ablation").items():
+        settings |= adds[size]
+        if line == claim.row:
+            break
+    if size == "options":
+        return Job(
+            "cifar10", ABLATION, "end-to-end", 8.0, settings=settings, rows=45_000
+        )
+    return Job(
+        "cifar10",
+        SMALL,
+        "end-to-end",
+        8.0,
+        settings=settings,
+        accountant="rdp",
+        rows=8000,
+        draws=3,
+        label=claim.row,
+    )
+
+
+def _scatternet(claim: Claim) -> Iterator[Job]:
+    """Yield TB21's linear heads on ScatterNet features: Table 2 without noise, Tables 1
+    and 19 under both accountings, and a part of Table 3's search.
+    """
     if claim.table == "2" and "normalization" in claim.settings:
         yield from _table2(claim)
     if claim.table == "3":
@@ -270,23 +445,24 @@ def _chosen(dataset: str, epsilon: float) -> list[dict[str, Any]]:
     return [r for r in rows if r["dataset"] == dataset and epsilon in r["epsilons"]]
 
 
-def own() -> list[Job]:
-    """FC23's Table 3 (CIFAR-10) with an available network: MobileNetV2 of
-    ImageNet-1K, our defaults, no search.
+def own(dataset: str) -> list[Job]:
+    """FC23's Table 3 or 4 with an available network: MobileNetV2 of ImageNet-1K, our
+    defaults, no search.
     """
     return [
-        Job(
-            "cifar10",
-            "mobilenetv2-128",
-            method,
-            epsilon,
-            settings={} if method == "dp-ls" else {"steps": epochs},
-            label=f"{method}, {epochs}",
-            draws=1 if method == "dp-newton" else DRAWS,
-        )
+        replace(_own(dataset, method, epochs), epsilon=epsilon)
         for method, epochs in FC23_METHODS
         for epsilon in OWN_EPSILONS
     ]
+
+
+def _own(dataset: str, method: str, epochs: int) -> Job:
+    settings = {} if method == "dp-ls" else {"steps": epochs}
+    draws = 1 if method == "dp-newton" else DRAWS if dataset == "cifar10" else 2
+    label = f"{method}, {epochs}"
+    return Job(
+        dataset, NETWORK, method, 1.0, settings=settings, label=label, draws=draws
+    )
 
 
 def own_de22() -> list[Job]:
@@ -297,7 +473,7 @@ def own_de22() -> list[Job]:
     return [
         Job(
             "cifar10",
-            "mobilenetv2-128",
+            NETWORK,
             "dp-sgd",
             epsilon,
             preset="de22",
@@ -326,33 +502,33 @@ def quick() -> list[Job]:
     return small + [replace(job, draws=1) for job in mnist[-1:]]
 
 
-def select(selector: str) -> list[tuple[Claim | None, Job]]:
-    """Return the (claim, job) pairs of `paper[/table[/dataset]]` or of `quick`.
+def select(selector: str, given: bool = False) -> list[tuple[Claim | None, Job]]:
+    """Return the (claim, job) pairs that run here, of claims or of `quick`.
 
-    Raises ValueError if it names nothing.
+    With `given`, those of heads on the user's features file. Raises ValueError if the
+    selector names no claim.
     """
     if selector == "quick":
         return [(None, job) for job in quick()]
-    claimed: list[tuple[Claim | None, Job]] = [
-        (c, job) for c in selected(selector) for job in jobs_of(c)
-    ]
-    paper, table, dataset = (*selector.lower().split("/"), "", "")[:3]
-    ours: list[Job] = []
-    if dataset in ("", "cifar10"):
-        ours += own() if (paper, table) in (("fc23", ""), ("fc23", "3")) else []
-        ours += own_de22() if (paper, table) in (("de22", ""), ("de22", "5")) else []
-    return claimed + [(None, job) for job in ours]
+    pairs: list[tuple[Claim | None, Job]] = []
+    for claim in selected(selector):
+        jobs = run_here(claim)
+        if given:
+            jobs = [job for job in jobs_of(claim) if not job.trains and not job.here]
+        pairs += [(claim, job) for job in jobs]
+    if not given and "de22-5-cifar10".startswith(selector.lower()):
+        pairs += [(None, job) for job in own_de22()]
+    return pairs
 
 
 def selected(selector: str) -> list[Claim]:
-    """The claims that a selector names, runnable or not."""
-    paper, *rest = selector.split("/")
-    found = [c for c in claims.load() if c.paper.lower() == paper.lower()]
-    for name, wanted in zip(("table", "dataset"), rest, strict=False):
-        found = [c for c in found if getattr(c, name).lower() == wanted.lower()]
-    if not found or len(rest) > 2:
+    """Return the claims whose id begins with a selector, runnable or not."""
+    wanted = f"{selector.lower()}-"
+    found = [c for c in claims.load() if f"{c.id}-".lower().startswith(wanted)]
+    if not found:
         raise ValueError(
-            "a selector must be PAPER, PAPER/TABLE, PAPER/TABLE/DATASET or quick, got "
-            f"{selector=}. The papers are {', '.join(claims.PAPERS)}."
+            f"no claim has the id {selector!r}. Type PAPER, PAPER-TABLE, "
+            "PAPER-TABLE-DATASET or PAPER-TABLE-DATASET-EPSILON, such as TB21-1-mnist. "
+            f"The papers are {', '.join(claims.PAPERS)}."
         )
     return found

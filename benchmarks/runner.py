@@ -1,19 +1,19 @@
-"""Fit what is missing of a paper's tables: `python -m benchmarks run SELECTOR`.
+"""Fit what is missing of a paper's tables: `python -m benchmarks reproduce CLAIM`.
 
 Each fit is one JSON line in results/claims/PAPER.jsonl.
 """
 
-import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from benchmarks import features, jobs
+from benchmarks import claims, features, jobs, training
 from benchmarks.jobs import Job
 from benchmarks.machine import peak_memory
 from benchmarks.shuffled import ShuffledBatches, true_epsilon
@@ -24,24 +24,35 @@ from dphead.fit.report import guarantee
 from dphead.planning.methods import make_method
 from dphead.planning.plan import FitPlan, make_plan
 from dphead.privacy.noise import NoiseSource
-from dphead.solvers.base import Solver
+from dphead.solvers.base import ProblemInfo, Solver
 
 OUT = RESULTS / "claims"
+AGAIN = Path("reproduced")
 _PLANS: dict[Any, FitPlan] = {}
-Task = tuple[Job, int, Path]  # a job, its noise draw, and the file of its row
 
 
-def fit(job: Job, seed: int) -> dict[str, Any]:
+class Task(NamedTuple):
+    """A job, its noise draw, the file of its row, and where its inputs are."""
+
+    job: Job
+    seed: int
+    path: Path
+    images: Path | None = None
+    file: Path | None = None
+
+
+def fit(task: Task) -> dict[str, Any]:
     """Fit and measure one draw of a job, and return the row to store."""
-    data = features.load(job.dataset, job.features, job.held_out)
-    solver, plan = prepared(job, data)
-    noise = (
-        ShuffledBatches(seed, plan) if job.sampling == "shuffle" else NoiseSource(seed)
-    )
+    job, seed = task.job, task.seed
+    if job.trains:
+        return training.train(job, seed, task.images)
+    data = features.load(job.dataset, job.features, job.held_out, task.file)
+    solver, plan = prepared(job, data.facts)
+    shuffled = job.sampling == "shuffle"
+    noise = ShuffledBatches(seed, plan) if shuffled else NoiseSource(seed)
     result = fit_rows(plan, data.rows, noise=noise)
     metrics = evaluate_scores(result.trained.scores(data.x), data.y)
     spent = guarantee(plan)
-    shuffled = job.sampling == "shuffle"
     return {
         "key": job.key,
         "job": job.described(),
@@ -61,17 +72,16 @@ def fit(job: Job, seed: int) -> dict[str, Any]:
     }
 
 
-def prepared(job: Job, data: features.Loaded) -> tuple[Solver, FitPlan]:
+def prepared(job: Job, facts: ProblemInfo) -> tuple[Solver, FitPlan]:
     """Return the job's solver and its plan, with noise."""
-    settings = dict(job.settings)
-    solver = make_method(job.method, data.facts, settings, job.preset).solver
-    wanted = solver.plan(data.facts)
-    key = (tuple(wanted), data.facts, job.epsilon, job.delta, job.accountant)
+    solver = make_method(job.method, facts, dict(job.settings), job.preset).solver
+    wanted = solver.plan(facts)
+    key = (tuple(wanted), facts, job.epsilon, job.delta, job.accountant)
     # A calibration takes seconds, and many jobs have the same.
     if key not in _PLANS:
         _PLANS[key] = make_plan(
             solver,
-            data.facts,
+            facts,
             epsilon=job.epsilon,
             delta=job.delta,
             accountant=job.accountant,
@@ -85,43 +95,95 @@ def prepared(job: Job, data: features.Loaded) -> tuple[Solver, FitPlan]:
     return solver, plan
 
 
-def missing(selector: str, out: Path = OUT, max_draws: int = jobs.DRAWS) -> list[Task]:
+def plan_all(calibrate: bool = True) -> tuple[int, list[str]]:
+    """Plan every claim's jobs by public sizes. Return their number, and refusals.
+
+    Without `calibrate`, the noise is not computed, which takes most of the time.
+    """
+    found: dict[str, tuple[Job, str]] = {}
+    for claim in claims.load():
+        for job in [*jobs.jobs_of(claim), *jobs.run_here(claim)]:
+            found[job.key] = job, claim.id
+    refused = []
+    for job, name in found.values():
+        try:
+            if job.trains:
+                training.planned(job, calibrate)
+            elif calibrate:
+                prepared(job, features.facts_of(job.dataset, job.features))
+            else:
+                job.solver().plan(features.facts_of(job.dataset, job.features))
+        except (ValueError, click.ClickException) as error:
+            refused.append(f"{name} {job.method} {job.settings}: {error}")
+    return len(found), refused
+
+
+def missing(
+    selector: str,
+    out: Path = OUT,
+    draws: int = jobs.DRAWS,
+    images: Path | None = None,
+    file: Path | None = None,
+) -> list[Task]:
     """Return the fits that a selector lacks, grouped by features."""
-    path = out / f"{selector.split('/')[0].lower()}.jsonl"
+    path = out / f"{selector.split('-')[0].lower()}.jsonl"
     done = {(row["key"], row["seed"]) for row in stored(out)}
     tasks: dict[tuple[str, int], Task] = {}
-    for _, job in jobs.select(selector):
+    for _, job in jobs.select(selector, file is not None):
         # Without noise, full batches leave nothing to chance.
         once = job.epsilon == float("inf") and not job.clip_only
-        for seed in range(1 if once else min(max_draws, job.draws)):
+        for seed in range(1 if once else min(draws, job.draws)):
             if (job.key, seed) not in done:
-                tasks.setdefault((job.key, seed), (job, seed, path))
+                task = Task(job, seed, path, images, file)
+                tasks.setdefault((job.key, seed), task)
 
     def order(task: Task) -> tuple[Any, ...]:
-        job, seed, _ = task
-        return job.dataset, job.features, seed, job.size(), job.epsilon
+        job = task.job
+        size = 0.0 if job.trains else job.size()
+        return job.dataset, job.features, task.seed, size, job.epsilon
 
     return sorted(tasks.values(), key=order)
 
 
 def stored(out: Path = OUT) -> list[dict[str, Any]]:
-    """Return every stored fit of every paper, with the rows that `heads` measured."""
+    """Return every stored fit of every paper, with the rows that were measured for
+    other pages.
+    """
     paths = sorted(out.glob("*.jsonl"))
     rows = [row for path in paths for row in read(path) if "key" in row]
     return rows + (reused() if out == OUT else [])
 
 
+@cache
 def reused() -> list[dict[str, Any]]:
-    """Return the rows of `heads` that are cells of our own row of FC23's Table 3."""
+    """Return the rows of `heads` that are cells of our own row of FC23's Table 3, and
+    those of De22's Table 2 in small.
+    """
     found = []
     for row in read(RESULTS / "heads" / "cifar10-mobilenetv2.jsonl"):
-        for job in jobs.own():
+        for job in jobs.own("cifar10"):
             same = all(
                 f"{name}={value!r}," in row["settings"]
                 for name, value in job.settings.items()
             )
             if same and (job.method, job.epsilon) == (row["method"], row["epsilon"]):
                 found.append(row | {"key": job.key, "job": job.described()})
+    rows = read(RESULTS / "finetune" / "rows.jsonl")
+    rows = [row for row in rows if row["job"] == "ablation"]
+    small = filter(None, map(jobs.small, claims.load("De22")))
+    for job, row in product(small, rows):
+        had = dict(row["key"][3])
+        groups = 0 if row["variant"].startswith("baseline") else 16
+        told = {"groups": groups, "standardize": had["learning_rate"] == 8.0}
+        # a run with views stored its last and its averaged weights
+        which = "average" if job.settings["average"] == "ema" else "last"
+        asked = {k: v for k, v in job.settings.items() if k != "average"}
+        had |= told | {"augment": had["augment"]}
+        asked = {"views": 0, "augment": "none"} | asked
+        if all(had[name] == value for name, value in asked.items()):
+            more = {"key": job.key, "job": job.described()}
+            accuracy = row[f"test_{which}"]
+            found.append(row | more | {"accuracy": accuracy})
     return found
 
 
@@ -133,10 +195,10 @@ def work(task: Task, pin: bool = False) -> str:
     if pin:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
-    job, seed, path = task
-    row = fit(job, seed)
-    append(path, row)
-    what = f"{job.dataset} {job.features} eps {job.epsilon:g} draw {seed}"
+    job = task.job
+    row = fit(task)
+    append(task.path, row)
+    what = f"{job.dataset} {job.features} eps {job.epsilon:g} draw {task.seed}"
     return f"{what}: {row['accuracy']:.4f} {row['seconds']:.0f} s"
 
 
@@ -151,34 +213,45 @@ def results(tasks: list[Task], processes: int) -> Iterator[str]:
     yield from pool(delayed(work)(task, pin=True) for task in tasks)
 
 
-def run(
-    selector: str,
-    images: Path | None,
-    processes: int,
-    dry_run: bool,
-    out: Path = OUT,
-    max_draws: int = jobs.DRAWS,
-) -> None:
-    """Run what is missing, or say what would run."""
+def run(tasks: list[Task], processes: int) -> None:
+    """Run fits, after extracting the features that they lack."""
     from rich.console import Console
     from rich.progress import track
 
-    tasks = missing(selector, out, max_draws)
-    click.echo(f"{selector}: {len(tasks)} fits missing")
-    if selector != "quick":
-        reasons = [": ".join(jobs.standing(c)) for c in jobs.selected(selector)]
-        for why in sorted(set(reasons) - {": "}):
-            click.echo(f"  no fit ({reasons.count(why)} claims): {why}")
-    if dry_run:
-        for job, seed, _ in tasks:
-            described = json.dumps(job.described(), sort_keys=True)
-            click.echo(f"  {job.key} draw {seed} {described}")
-        return
-    start = time.perf_counter()
-    for dataset, name in sorted({(job.dataset, job.features) for job, *_ in tasks}):
+    for dataset, name, images in sorted(
+        {(t.job.dataset, t.job.features, t.images) for t in tasks if t.file is None},
+        key=str,
+    ):
         features.files(dataset, name, images)
     console = Console(stderr=True)
     lines = results(tasks, processes)
     for line in track(lines, "fits", total=len(tasks), console=console):
         console.print(line)
-    click.echo(f"{selector}: done in {(time.perf_counter() - start) / 60:.1f} minutes")
+
+
+def reproduce(
+    selector: str,
+    images: Path | None = None,
+    file: Path | None = None,
+    again: bool = False,
+    draws: int = jobs.DRAWS,
+    processes: int = 1,
+    out: Path = OUT,
+) -> str:
+    """Run the fits of claims that are missing, or all of them again, and compare.
+
+    Returns the paper's numbers, ours and verdicts as a Markdown table, and with `again`
+    also the stored rows beside the new ones.
+    """
+    from benchmarks import verdicts
+
+    new = AGAIN if again else out
+    run(missing(selector, new, draws, images, file), processes)
+    found = [] if selector == "quick" else jobs.selected(selector)
+    rows = stored(new)
+    by_key = verdicts.by_key_of(rows)
+    parts = [verdicts.told(found, by_key, file is not None)] if found else []
+    if again or not found:
+        keys = [job.key for _, job in jobs.select(selector, file is not None)]
+        parts.append(verdicts.compared(keys, stored(out), rows))
+    return "\n\n".join(parts)

@@ -120,11 +120,13 @@ INTRODUCTION = """# The papers' tables
 
 Claimed and measured accuracy in %: mean ± standard deviation over paired noise draws
 (draw k has seed k). The verdict is *reproduced* if the difference is at most max(0.3, 2
-√(sd²/k + sd_claim²)), and otherwise *above* or *below*. Each claim was run with noise
-calibrated by the paper's accountant, and again with the tightest accountant (exact, or
-PLD for Poisson batches). The table shows the ε of each run under both accountants.
-`python -m benchmarks run PAPER/TABLE` runs missing rows. `results/claims/` has every
-row with its settings, commit, machine and ε under every profile.
+√(sd²/k + sd_claim²)), and otherwise *above* or *below*. A median absolute deviation is
+reproduced to half of its last digit. The first run of a claim has the paper's settings
+and noise calibrated by the paper's accountant. Others have our settings (a held-out
+choice), or the tightest accountant (exact, or PLD for Poisson batches) and so less
+noise. The table shows the ε of each run under both accountants. `python -m benchmarks
+reproduce PAPER-TABLE` runs missing rows. `results/claims/` has every row with its
+settings, commit, machine and ε under every profile.
 """
 SCATTERNET = """The table shows the test accuracy in % as mean ± standard deviation over
 noise draws. A number without a standard deviation is one draw. "Without normalization"
@@ -140,13 +142,14 @@ fewer and shorter steps above ε = 0.5, so these rows may be too low."""
 BACKBONE_NOTE = """The table shows the test accuracy of `auto` in % as mean ± standard
 deviation over noise draws. ε = inf is one run without noise or clipping. Both backbones
 were trained on ImageNet-1k. TABLES.md has every method on each of them."""
-SUMMARY = """Each printed number counts once. A number that was run in several ways
-(settings, accountants) counts as reproduced if one run reproduces it. Otherwise it
-counts as above if one run is above, and else as below. TABLES.md shows every run, and
-explains the numbers below. *Arithmetic* numbers follow from a formula. They agree if
-the formula gives the printed digits for one of the training set sizes in the paper. For
-numbers that need an accelerator, the command is below each paper. *Not printed* means
-that the paper lacks settings or digits."""
+SUMMARY = """Each printed number counts once, by the run with the paper's settings and
+accounting. The last column counts those that any run reproduces, also with our settings
+or with less noise by a tighter accountant. *In small* is another, smaller network: only
+the order of a number among the numbers of its column is compared. *Arithmetic* numbers
+follow from a formula. They agree if the formula gives the printed digits for one of the
+training set sizes in the paper. *Not printed* means that the paper lacks settings or
+digits. TABLES.md shows every run, explains the numbers below, and has the commands and
+the estimated hours of all other numbers."""
 Row = dict[str, Any]
 Head = tuple[str, str]  # a file of results/heads/, and a method
 PAGES = tuple(

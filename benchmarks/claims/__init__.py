@@ -49,10 +49,9 @@ class Claim:
     row, column: where it stands. settings: what the row says besides the preset.
     epsilon: a float's text, "inf", or "" if unknown. delta: a float's text, "" without
     privacy. value, sd: in `unit`; at_most: the value is an upper bound.
-    source:
-    the work cited for the number, "" if it is the paper's own. needs: data, weights and
-    device, empty for a cited number. unreadable: why the number or its row cannot be
-    read, or "".
+    source: the work cited for the number, "" if it is the paper's own. needs: weights
+    and more of its features (needs.toml), empty for a cited number. unreadable: why the
+    number or its row cannot be read, or "".
     """
 
     paper: str
@@ -73,7 +72,19 @@ class Claim:
     source: str = ""
     unreadable: str = ""
     settings: Mapping[str, int | float | str] = field(default_factory=dict)
-    needs: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """PAPER-TABLE-DATASET-EPSILON, which all cells of a column share."""
+        names = (self.paper, self.table, self.dataset, self.epsilon)
+        return "-".join(filter(None, names))
+
+    @property
+    def n_rows(self) -> int:
+        """The number of training rows."""
+        found = self.settings.get("training_rows", data(self.dataset)["train_rows"])
+        return int(found)
 
 
 def load(paper: str | None = None) -> list[Claim]:
@@ -212,12 +223,7 @@ def _claim(
         at_most=cell == "-",
         unreadable=block["damaged"] if damaged else "",
         settings={k: _number(v) for k, v in fields.items() if k not in FIELDS and v},
-        needs={}
-        if cited
-        else {
-            "data": data(dataset)["images"],
-            **_needs()["features"][fields["features"]],
-        },
+        needs={} if cited else needs("features")[fields["features"]],
     )
 
 
@@ -245,16 +251,21 @@ def _delta(text: str) -> str:
 
 def data(dataset: str) -> dict[str, Any]:
     """Return a data set's images and public numbers of rows."""
-    return _needs()["data"][dataset]
+    return needs("data")[dataset]
 
 
 def tried(claim: Claim) -> list[str]:
     """Return what was tried of a claim at another size."""
     return [
         found["text"]
-        for found in _needs()["tried"]
+        for found in needs("tried")
         if all(getattr(claim, name) == value for name, value in found["claim"].items())
     ]
+
+
+def needs(part: str) -> Any:
+    """Return a part of needs.toml."""
+    return _needs()[part]
 
 
 @cache

@@ -1,9 +1,13 @@
 """The selector, the resume, and what a row holds; on a hundred fake rows."""
 
+from dataclasses import replace
+from pathlib import Path
+
+import click
 import numpy as np
 import pytest
 
-from benchmarks import claims, features, jobs, runner
+from benchmarks import claims, features, jobs, runner, training
 from benchmarks.store import read
 from dphead.data.arrays import ArrayRows
 from dphead.solvers import ProblemInfo
@@ -39,29 +43,76 @@ SMALL = [
 @pytest.mark.parametrize(
     "selector, tables, datasets",
     [
-        ("TB21/1", {"1"}, {"mnist", "fashion-mnist", "cifar10"}),
-        ("tb21/19/mnist", {"19"}, {"mnist"}),
-        ("TB21/2/cifar10", {"2"}, {"cifar10"}),
+        ("TB21-1", {"1"}, {"mnist", "fashion-mnist", "cifar10"}),
+        ("tb21-19-mnist", {"19"}, {"mnist"}),
+        ("TB21-2-cifar10-inf", {"2"}, {"cifar10"}),
     ],
 )
 def test_a_selector_names_claims_and_their_jobs(selector, tables, datasets):
     pairs = jobs.select(selector)
     assert {c.table for c, _ in pairs} == tables
     assert {j.dataset for _, j in pairs} == datasets
-    assert all(
-        j.features.startswith("scatternet") or j in jobs.TRAINED.values()
-        for _, j in pairs
-    )
+    assert all(job.here for _, job in pairs)
 
 
-def test_every_claim_has_jobs_or_a_reason():
+def test_a_selector_without_a_claim_says_what_a_selector_is():
+    with pytest.raises(ValueError, match="such as TB21-1-mnist"):
+        jobs.select("TB21-1-mist")
+
+
+def test_every_claim_has_a_measurement_or_a_reason():
     for claim in claims.load():
-        assert bool(jobs.standing(claim)[0]) != bool(jobs.jobs_of(claim)), claim
+        assert bool(jobs.standing(claim)[0]) != bool(jobs.run_here(claim)), claim
+
+
+def test_the_jobs_of_every_claim_can_be_planned():
+    count, refused = runner.plan_all(calibrate=False)
+    assert count > 900 and not refused
+    without = {
+        (c.paper, c.features or c.table)
+        for c in claims.load()
+        if not jobs.commands(c)
+        and jobs.standing(c)[0] not in (jobs.ARITHMETIC, jobs.CITED)
+    }
+    assert without == {("De22", "LeNet")}
+
+
+def test_a_job_with_a_wrong_option_is_refused():
+    (job,) = jobs.jobs_of(jobs.selected("De22-3-cifar10-1")[-1])
+    with pytest.raises(click.NoSuchOption):
+        training.planned(replace(job, settings={"viws": 16}), calibrate=False)
+    (job,) = jobs.jobs_of(jobs.selected("TAN23-5")[-1])
+    with pytest.raises(ValueError, match="--epsilon must be at least"):
+        training.planned(replace(job, epsilon=1.0))
+
+
+def test_each_cell_of_a_table_has_its_own_job():
+    rows = [jobs.jobs_of(c)[0].rows for c in jobs.selected("TAN23-5") if c.unit]
+    assert rows == [5_000, 25_000, 40_000, 50_000]
+    best, small = (
+        jobs.jobs_of(c)[0].settings for c in jobs.selected("TAN23-4") if c.unit
+    )
+    assert (best["steps"], small["steps"]) == (18_000, 72_000)
+    best_of_table1 = jobs.jobs_of(jobs.selected("TAN23-1")[-1])[0]
+    assert best_of_table1.settings == best
+    found = [
+        (c, jobs.jobs_of(c)[0])
+        for c in jobs.selected("FC23-3-cifar10-1.0")
+        if c.features == "ViT-B/16, ImageNet-21k"
+    ]
+    steps = [job.settings.get("steps") for _, job in found]
+    assert steps == [None, 1, 10, 1, 10, 1, 10, 100]
+    extract, reproduce = jobs.commands(found[0][0])
+    assert extract[-4:] == ["--image-size", "256", "--crop-pct", "0.66666"]
+    assert reproduce[-4:] == ["reproduce", found[0][0].id, "--features", "FEATURES.h5"]
 
 
 def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
+    def run():
+        runner.run(runner.missing("quick", tmp_path), 1)
+
     assert len(runner.missing("quick", tmp_path)) == 3
-    runner.run("quick", None, 1, False, tmp_path)
+    run()
     rows = read(tmp_path / "quick.jsonl")
     assert sorted((r["job"]["epsilon"], r["seed"]) for r in rows) == [
         ("1.0", 0),
@@ -74,13 +125,25 @@ def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
     lines = (tmp_path / "quick.jsonl").read_text().splitlines()
     (tmp_path / "quick.jsonl").write_text(lines[0] + "\n")  # a run that was killed
     assert len(runner.missing("quick", tmp_path)) == 2
-    runner.run("quick", None, 1, False, tmp_path)
+    run()
     again = read(tmp_path / "quick.jsonl")
     assert sorted(r["accuracy"] for r in again) == sorted(r["accuracy"] for r in rows)
 
 
+def test_a_repeated_fit_is_compared_with_the_stored_one(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "AGAIN", tmp_path / "again")
+    out = tmp_path / "stored"
+    runner.reproduce("quick", draws=1, out=out)
+    told = runner.reproduce("quick", draws=1, out=out, again=True).splitlines()[2:]
+    assert len(told) == 2 and all(line.endswith("| agrees |") for line in told)
+    path = out / "quick.jsonl"
+    path.write_text(path.read_text().replace('"accuracy": 0.', '"accuracy": 1.'))
+    told = runner.reproduce("quick", draws=1, out=out, again=True).splitlines()[2:]
+    assert all(line.endswith("| differs |") for line in told)
+
+
 def test_a_row_says_how_it_came_about(tiny):
-    row = runner.fit(SMALL[1], 4)
+    row = runner.fit(runner.Task(SMALL[1], 4, Path()))
     assert row["seed"] == 4 and row["commit"] and row["date"]
     assert row["seconds"] > 0 and row["peak_memory_mb"] > 0
     assert row["profiles"]["pld"] <= 3 < row["profiles"]["paper:tb21"]

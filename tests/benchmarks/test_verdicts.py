@@ -1,6 +1,7 @@
 """The rule of the verdicts, and how claims and rows are rendered."""
 
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,35 @@ from benchmarks import claims, jobs, runner, verdicts
     ],
 )
 def test_the_rule(values, sd, wanted):
-    assert verdicts.verdict(98.0, sd, values) == wanted
+    claim = replace(claims.load("TB21")[0], value="98.0", sd=str(sd))
+    assert verdicts.verdict(claim, values) == wanted
+
+
+def test_a_deviation_has_no_floor():
+    claim = next(c for c in claims.load("TB21") if c.metric == "MAD")
+    assert claim.value == "0.2"
+    assert verdicts.verdict(claim, [0.25]) == "reproduced"  # 0.2 by its digits
+    assert verdicts.verdict(claim, [0.26]) == "above"
+
+
+def test_an_order_in_small_is_that_of_the_paper_or_not():
+    column = [c for c in claims.load("FC23") if c.table == "3" and c.epsilon == "1.0"]
+    column = [c for c in column if jobs.small(c)]
+    best = max(column, key=lambda c: float(c.value))
+
+    def rows(scale):
+        return {
+            job.key: [fake(job, 0.5 + scale * (float(c.value) / 100 - 0.8))]
+            for c in column
+            if (job := jobs.small(c))
+        }
+
+    assert verdicts.in_small(best, {}) == verdicts.NOT_RUN
+    agrees, differs, unresolved = verdicts.IN_SMALL
+    near, far = rows(0.1), rows(1)
+    assert verdicts.in_small(best, near) == unresolved  # 78.2 and 90.4: 1.2 points
+    assert verdicts.in_small(best, far) == agrees
+    assert verdicts.in_small(best, rows(-1)) == differs
 
 
 def fake(job, accuracy, seed=0):
@@ -56,24 +85,24 @@ def test_every_below_is_explained_with_evidence():
             assert not missing, f"explain in notes.toml: {missing}"
 
 
-def test_a_number_counts_once_by_its_best_run():
+def test_a_number_counts_by_the_papers_settings_and_by_its_best_run():
     claim = next(
         c for c in claims.load("TB21") if c.table == "1" and len(jobs.jobs_of(c)) > 1
     )
     first, second, *_ = jobs.jobs_of(claim)
     printed = float(claim.value) / 100
     rows = {first.key: [fake(first, printed - 0.1)]}
-    assert verdicts.outcome(claim, rows) == "below"
+    assert verdicts.outcome(claim, rows) == ("below", "below")
     rows[second.key] = [fake(second, printed)]
-    assert verdicts.outcome(claim, rows) == "reproduced"
-    assert verdicts.outcome(claim, {}) == verdicts.NOT_RUN
+    assert verdicts.outcome(claim, rows) == ("below", "reproduced")
+    assert verdicts.outcome(claim, {}) == (verdicts.NOT_RUN,) * 2
 
 
 @pytest.mark.parametrize("by_table", [True, False])
 def test_the_summary_gives_each_printed_number_one_verdict(by_table):
     lines = verdicts.summary(runner.stored(), by_table).splitlines()[2:]
     counts = [
-        int(cell) for line in lines for cell in line.split("|")[2:] if cell.strip()
+        int(cell) for line in lines for cell in line.split("|")[2:-2] if cell.strip()
     ]
     assert sum(counts) == len(claims.load())
     assert len(lines) == (

@@ -1,0 +1,123 @@
+"""Train a claim's network: arguments of `dphead finetune`, the plan, and the row."""
+
+import json
+import math
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+
+from benchmarks import claims, features
+from benchmarks.jobs import Job
+from benchmarks.store import provenance
+from dphead.finetune.gradients import ModelGradient
+from dphead.finetune.options import FinetuneOptions
+from dphead.finetune.run import make_training
+from dphead.planning import presets
+from dphead.planning.plan import large_delta
+from dphead.solvers.base import ProblemInfo
+
+SHAPES = {"mnist": "81,7,7", "fashion-mnist": "81,7,7", "cifar10": "243,8,8"}  # of maps
+_SIZE = 1000  # parameters of a planned network: a plan depends on no weight
+
+
+def arguments(job: Job, train: str = "", out: str = "RUN") -> list[str]:
+    """Return the command that trains a job's network, as its arguments."""
+    named = f"FIRST-{job.rows}-IMAGES" if job.rows else "IMAGES"
+    found = ["dphead", "finetune", train or named, "-o", out]
+    if job.features == features.MAPS:
+        found += ["--shape", SHAPES[job.dataset]]
+    else:
+        found += ["--split", "train", "--classes", str(facts_of(job).n_classes)]
+    if job.preset is not None:
+        by_dataset = "dataset" in presets.load(job.preset).get("columns", {})
+        column = f"/{job.dataset}" if by_dataset else ""
+        found += ["--preset", f"{job.preset}{column}"]
+    found += ["--epsilon", f"{job.epsilon:.10g}", "--delta", f"{job.delta:g}"]
+    if job.epsilon == float("inf"):
+        found.append("--i-know-this-is-not-private")
+    if job.accountant != "auto":
+        found += ["--accountant", job.accountant]
+    if large_delta(job.epsilon, job.delta, facts_of(job).n_rows):
+        found.append("--allow-large-delta")
+    for name, value in job.settings.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            found.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            found += [f"--{option}", str(value)]
+    return found
+
+
+def facts_of(job: Job) -> ProblemInfo:
+    """Return the public sizes of a job's images."""
+    known = claims.needs("data")[job.dataset]
+    n_features = math.prod(map(int, SHAPES.get(job.dataset, "1").split(",")))
+    return ProblemInfo(job.rows or known["train_rows"], n_features, known["classes"])
+
+
+def parsed(arguments: list[str]) -> FinetuneOptions:
+    """Return the options of a command, as `dphead finetune` reads them."""
+    from dphead.cli import cli
+    from dphead.cli.finetune import _options, finetune
+
+    parent = click.Context(cli, **cli.context_settings)
+    typed = [".", *arguments[3:]]  # the source must exist
+    with finetune.make_context("finetune", typed, parent) as context:
+        return _options(context.params | {"processes": None})
+
+
+def planned(job: Job, calibrate: bool = True) -> None:
+    """Plan a job's training, without any data.
+
+    Raises ValueError if `dphead finetune` refuses the job's options. Without
+    `calibrate`, it is not checked that the epsilon allows the noise.
+    """
+    options, facts = parsed(arguments(job)), facts_of(job)
+    settings, target = options.settings, options.target("auto")
+    if calibrate:
+        named = settings.model, settings.views, settings.augment
+        statistic = ModelGradient(facts.n_classes, _SIZE, *named)
+        network: Any = SimpleNamespace(statistic=statistic, start=None)
+        make_training(settings, target, facts, network)
+
+
+@cache
+def views(arguments: tuple[str, ...], n_rows: int) -> float:
+    """Return the number of views of an image that a training processes."""
+    s = parsed(list(arguments)).settings.resolved(n_rows)
+    return (s.batch_size or n_rows) * (s.steps or 1) * max(1, s.views)
+
+
+def train(job: Job, seed: int, images: Path | None) -> dict[str, Any]:
+    """Train a job's network from a seed, and return the row to store."""
+    from dphead.cli import cli
+
+    start = time.perf_counter()
+    train, test = features.files(job.dataset, job.features, images)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = arguments(job, str(train), str(out))
+        command += ["--test", str(test), "--test-is", "public", "--ledger", ":memory:"]
+        command += ["--seed", str(seed), "--init-seed", str(seed)]
+        if job.features != features.MAPS:
+            command += ["--test-split", "test"]
+        command.append("--i-know-this-is-not-private")
+        cli(command[1:], standalone_mode=False)
+        report = json.loads((out / "report.json").read_text())
+    spent = report["guarantee"]
+    return {
+        "key": job.key,
+        "job": job.described(),
+        "seed": seed,
+        "exact_epsilon": spent["profiles"]["pld"],
+        "profiles": spent["profiles"],
+        "noise_multipliers": sorted({r["noise_multiplier"] for r in spent["releases"]}),
+        "accuracy": report["test"]["accuracy"],
+        "seconds": time.perf_counter() - start,
+        **provenance(),
+    }
