@@ -45,7 +45,10 @@ class DeviceRows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Return the rows of a slice, or of an array of positions, as float32."""
+        """Return rows as float32, for any index of numpy."""
+        kind = getattr(getattr(rows, "dtype", None), "kind", "")
+        if not isinstance(rows, slice) and kind != "i":  # as in scikit-learn's folds
+            return np.asarray(self)[rows]
         if not isinstance(rows, slice):
             out = np.empty((len(rows), self.shape[1]), np.float32)
             for start, stop, part in self._parts:

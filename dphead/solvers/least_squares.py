@@ -176,6 +176,9 @@ class LeastSquares:
     ) -> tuple[np.ndarray, ErrorBars | None]:
         """Return the weights from one Gram matrix, and their error bars if asked."""
         width = len(gram.value)
+        if self.ridge == "stein" or self.error_bars:  # both compute with numpy only
+            gram = replace(gram, value=np.asarray(gram.value))
+            sums = replace(sums, value=np.asarray(sums.value))
         if self.ridge == "stein":
             spectral = SpectralRidge(gram, sums)
             ridge = spectral.best(candidates(facts.n_rows, gram.noise_sd, width))

@@ -10,7 +10,12 @@ from commands import Fork, dphead
 from core import toy
 
 import dphead.jax as dpx
-from dphead import DPPCA, DPHeadClassifier
+from dphead import (
+    DPPCA,
+    DPHeadClassifier,
+    DPMultiLabelClassifier,
+    cross_validate,
+)
 from dphead.data.arrays import ArrayRows
 from dphead.data.device_rows import DeviceRows
 from dphead.privacy.ledger import Ledger
@@ -130,6 +135,12 @@ def test_estimators_take_jax_arrays_too():
     components = pca.fit(jnp.asarray(X)).components_
     assert np.array_equal(components, pca.fit(X).components_)
     assert pca.transform(jnp.asarray(X)).shape == (200, 2)
+    x, y = jnp.asarray(X), jnp.asarray(Y)
+    model = DPHeadClassifier(method="prototypes", classes=range(3), delta=1e-4)
+    assert len(cross_validate(model, x, y, folds=2).scores) == 2
+    several = DPMultiLabelClassifier(method="dp-sgd", settings={"steps": 1}, delta=1e-4)
+    sets = jax.nn.one_hot(y, 3)
+    assert 0 <= several.fit(x, sets).score(x, sets) <= 1
 
 
 SHARDED = """
