@@ -1,6 +1,7 @@
 """Read rows that are in jax arrays, on one device or sharded over several."""
 
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 
@@ -20,7 +21,7 @@ class DeviceRows:
     Raises
     ------
     ValueError
-        If a row is not whole on a device of this process.
+        If a row is not whole on a device, or this process has rows with a gap.
     """
 
     def __init__(self, x: Any) -> None:
@@ -32,14 +33,24 @@ class DeviceRows:
             if columns.indices(x.shape[1])[:2] == (0, x.shape[1]):
                 found.setdefault(start, (stop, shard.data))  # one of equal copies
         self._parts = [(start, *found[start]) for start in sorted(found)]
+        starts, stops = ([part[i] for part in self._parts] for i in (0, 1))
         # Each row once: a gap or an overlap would leave a row out or count it twice.
-        bounds = [0, *(stop for _, stop, _ in self._parts)]
-        if [start for start, *_ in self._parts] != bounds[:-1] or bounds[-1] != len(x):
+        ours = (starts[:1], stops[-1:]) == ([0], [len(x)]) or not x.is_fully_addressable
+        if not starts or starts[1:] != stops[:-1] or not ours:
             raise ValueError(
-                "Each row must be whole on one device of this process, got the "
-                f"sharding {x.sharding}. Shard the rows only, such as with "
+                "Each row must be whole on one device, got the sharding "
+                f"{x.sharding}. Shard the rows only, such as with "
                 "NamedSharding(mesh, PartitionSpec('rows'))."
             )
+        self.slots = slice(starts[0], stops[-1])  # of this process
+
+    def own(self) -> Self:
+        """Return the rows of this process's devices."""
+        rows, first = copy(self), self.slots.start
+        rows._parts = [(a - first, b - first, part) for a, b, part in self._parts]
+        rows.shape = (self.slots.stop - first, self.shape[1])
+        rows.slots = slice(0, len(rows))
+        return rows
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -34,6 +34,7 @@ from dphead.fit.fit import (
     warn_of_duration,
 )
 from dphead.fit.ledgers import charged_elsewhere, open_ledger
+from dphead.fit.processes import software
 from dphead.fit.report import NOT_TESTED, uncounted
 from dphead.fit.run_folder import (
     beside_others,
@@ -50,6 +51,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import Solver
 from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
+from dphead.sums.hosts import SumOfParts
 from dphead.sums.verified import VerifiedSum
 
 _BUDGET = Range("positive (inf: not private)", lambda v: v > 0)
@@ -256,7 +258,9 @@ class PrivateEstimator(BaseEstimator):
         noise = NoiseSource(self.random_state)
         large = self._confirmed_delta(data.facts.n_rows)
         plan, summer = prepare()
-        ledger = _ledger_of(self.ledger, data.source.dataset_id)
+        follows = data.hosts is not None and not data.hosts.first
+        given = None if follows else self.ledger  # only process 0 has the ledger
+        ledger = _ledger_of(given, data.source.dataset_id)
         counted = ledger.path != IN_MEMORY or isinstance(self.ledger, Ledger)
         weaker: dict[str, str] = {}
         if plan.private:
@@ -279,11 +283,15 @@ class PrivateEstimator(BaseEstimator):
             noise=noise,
             backend=getattr(self, "backend", "numpy"),
         )
+        fit = _on_processes(fit, data)
         # the folds of a cross-validation share one charge
         charge = vars(self).pop("_charge", charge_ledger)
-        result = fit.carry_out(
-            lambda fit: charge(fit, ledger), announce=warn_of_duration
-        )
+        if follows:
+            result = FitResult(fit.serve(), plan, ledger, "", noise.private, 0.0)
+        else:
+            result = fit.carry_out(
+                lambda fit: charge(fit, ledger), announce=warn_of_duration
+            )
         people = about_people(vars(data.source)) or ""
         people += "." if people else ""
         notes = [large, *about.warnings, *weaker.values(), people]
@@ -295,7 +303,8 @@ class PrivateEstimator(BaseEstimator):
             classes_seen=data.classes_seen,
             warning=" ".join(filter(None, notes)),
         )
-        self._ledger: str | Ledger = ledger
+        if not follows:
+            self._ledger: str | Ledger = ledger
         _tell_holder(data.notice())
         return result
 
@@ -450,6 +459,25 @@ def named_as_given(facts: dict[str, Any]) -> np.ndarray:
     """Return the classes of a saved head or network, in the type that was declared."""
     kind = _KINDS.get(facts.get("class_kind", "U"), str)
     return np.array([kind(name) for name in facts["class_names"]])
+
+
+def _on_processes(fit: Fit[T], data: TrainingData) -> Fit[T]:
+    """Return the fit on this process's part of the rows, if several have rows."""
+    if data.hosts is None:
+        return fit
+    own = data.rows()  # features are read after the charge
+    parts = SumOfParts(data.hosts, own)
+    memory = fit.summer.kept.memory
+    whole: Any = data.sizes  # of which process 0 samples
+    settings = f"{fit.digest()} {fit.backend}"
+    agreed = {"settings": settings, "n_rows": str(fit.sizes.n_rows)}
+    return replace(
+        fit,
+        summer=VerifiedSum(fit.summer.block_sum, parts=parts, memory=memory),
+        rows=lambda: whole,
+        hosts=data.hosts,
+        agreed=software() | agreed,
+    )
 
 
 def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:

@@ -49,6 +49,7 @@ from dphead.privacy.contract import Rows
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import typed
+from dphead.sums.hosts import Hosts
 
 _MOST_CLASSES = 2**20  # chosen, not measured
 _LABELS = "biufUS"  # kinds of dtypes that classes may have
@@ -75,6 +76,8 @@ class TrainingData:
     notice : callable
         Function that returns a private notice about labels and rows, or "". Called
         after the fit.
+    hosts : Hosts or None
+        The processes that hold the rows of a jax array; None for one process.
     """
 
     rows: Callable[[], Rows]
@@ -84,6 +87,7 @@ class TrainingData:
     sizes: RowSizes
     classes_seen: bool = False
     notice: Callable[[], str] = str
+    hosts: Hosts | None = None
 
 
 def is_path(x: Any) -> bool:
@@ -176,16 +180,37 @@ def of_arrays(
             f"{'without' if groups is None else 'with'} groups. Pass both or neither."
         )
     n_rows, n_features = x.shape
+    hosts, own = None, slice(None)
+    if isinstance(x, DeviceRows):
+        hosts, own, x = _hosts_of(x, groups), x.slots, x.own()
     if groups is not None:
         groups = group_ids(groups, n_rows)
     return TrainingData(
-        lambda: ArrayRows(x, labels(), None, groups, cap, mean),
+        lambda: ArrayRows(x, labels()[own], None, groups, cap, mean),
         _facts(estimator, n_rows, n_features, len(names)),
         names,
         source_of_arrays(n_features, [str(name) for name in names]),
         RowSizes(n_rows, n_features, cap, has_sets),
+        hosts=hosts,
         **more,
     )
+
+
+def _hosts_of(x: DeviceRows, groups: Any) -> Hosts | None:
+    """Return the processes that hold the rows of a jax array, or None for one."""
+    import jax
+
+    if x.slots == slice(0, len(x)):
+        return None
+    hosts = Hosts(jax.process_index(), jax.process_count())
+    if groups is not None or hosts.part(len(x)) != (x.slots.start, x.slots.stop):
+        raise ValueError(
+            "Rows on several processes must have no groups, and each process an equal "
+            f"part in the order of the processes, got rows {x.slots.start} to "
+            f"{x.slots.stop - 1} of {len(x)} on process {hosts.index}. Use `dphead "
+            "fit` with a features file instead."
+        )
+    return hosts
 
 
 def _facts(estimator: Any, n_rows: int, n_features: int, n_classes: int) -> ProblemInfo:

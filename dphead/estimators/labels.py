@@ -13,6 +13,7 @@ from dphead_extract.items import name_of
 from sklearn.utils.validation import column_or_1d
 
 from dphead.data.arrays import declared_dtype, is_missing, read_column
+from dphead.data.device_rows import DeviceRows
 
 _EXACT = {Decimal, Fraction}
 _REAL = {bool, int, float, *_EXACT} | {
@@ -92,8 +93,9 @@ def told(*notices: str) -> str:
     return " ".join(filter(None, notices))
 
 
-def unread_rows(x: np.ndarray) -> str:
+def unread_rows(x: Any) -> str:
     """Return a notice of rows (n, d) that are not finite in float32, or ""."""
+    x = x.own() if isinstance(x, DeviceRows) else x
     used = np.ones(len(x), bool)
     with np.errstate(all="ignore"):  # numbers beyond float32, and signaling NaNs
         for start in range(0, len(x), _ROWS_AT_ONCE):

@@ -20,7 +20,7 @@ from commands import (
     report_of,
 )
 from features import edited
-from together import LOOPBACK
+from together import LOOPBACK, free_port
 
 from dphead.fit.head_file import open_head
 from dphead.fit.options import Place
@@ -51,12 +51,6 @@ COMMAND = textwrap.dedent("""
     hosts.checked_sum = last
     main()
 """)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def started(folder, count, *arguments, each=None, **env):

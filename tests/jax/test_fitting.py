@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from commands import Fork, dphead
 from core import toy
+from together import free_port
 
 import dphead.jax as dpx
 from dphead import (
@@ -186,6 +187,49 @@ def test_sharded_rows_are_summed_as_they_are_on_four_devices(tmp_path):
     assert "Shard the rows only" in told["refused"]["columns"]
     assert told["parts"] == [True, True]
     assert (told["spec"], told["same"]) == (4, True)
+
+
+PROCESS = """
+import json, sys
+import jax
+index = int(sys.argv[2])
+jax.distributed.initialize(sys.argv[1], 2, index)
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from core import toy
+import dphead.jax as dpx
+
+x, y = toy(200, 6, 3)
+placed = NamedSharding(Mesh(np.array(jax.devices()), ("rows",)), P("rows"))
+own = slice(100 * index, 100 * index + 100)
+features = jax.make_array_from_process_local_data(placed, x[own])
+assert not features.is_fully_addressable
+given = dict(n_classes=3, epsilon=2.0, delta=1e-4, random_state=1)
+head = dpx.fit(features, y, method="dp-sgd", steps=2, backend="numpy", **given)
+told = [head.model.head_.weights.tobytes().hex(), hasattr(head.model, "ledger_")]
+try:
+    dpx.fit(features, y, method="dp-sgd", steps=2 + index, **given)
+except ValueError as error:
+    told.append(str(error))
+print(json.dumps(told))
+"""
+
+
+def test_two_processes_give_the_head_of_one(tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    running = [Fork(tmp_path, PROCESS, address, i) for i in range(2)]
+    done = [one.wait(120) for one in running]
+    assert [one.code for one in done] == [0, 0], done
+    heads, ledgers, refusals = zip(
+        *(json.loads(one.out.splitlines()[-1]) for one in done), strict=True
+    )
+    model = DPHeadClassifier(
+        method="dp-sgd", settings={"steps": 2}, classes=range(3), random_state=1
+    )
+    model.set_params(epsilon=2.0, delta=1e-4, backend="numpy").fit(X, Y)
+    assert heads == (model.head_.weights.tobytes().hex(),) * 2
+    assert ledgers == (True, False)
+    assert all("differ in settings" in text for text in refusals)
 
 
 def test_samples_and_group_means_are_read_from_jax_arrays():
