@@ -167,8 +167,8 @@ def claim_of(plan: Plan) -> Claim:
     """
     if not plan.private:
         raise ValueError(
-            f"`--epsilon` must be finite for an audit, got {plan.epsilon}. Use "
-            "`--epsilon 1`."
+            f"An audit cannot test epsilon {plan.epsilon}. Use a finite `--epsilon`, "
+            "such as 1."
         )
     return Claim(plan.epsilon, plan.delta, plan.relation, tuple(plan.events()))
 

@@ -24,9 +24,9 @@ def ledger_home() -> Path:
     found = Path(os.environ.get("DPHEAD_HOME") or os.path.join(data, "dphead"))
     if not found.is_absolute():
         raise LedgerError(
-            f"DPHEAD_HOME must be an absolute path, got {str(found)!r} (if it is not "
-            "set, from XDG_DATA_HOME or HOME). A relative path would give each working "
-            "folder its own ledgers. Set DPHEAD_HOME to an absolute path, or pass "
+            f"The folder of the ledgers, {str(found)!r} (from DPHEAD_HOME, "
+            "XDG_DATA_HOME or HOME), is a relative path. Each working folder would "
+            "have its own ledgers. Set DPHEAD_HOME to an absolute path, or pass "
             "--ledger."
         )
     return found

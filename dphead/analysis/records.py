@@ -254,7 +254,7 @@ def _check_fields(report: dict[str, Any], file: Path) -> None:
             value = value.get(part) if isinstance(value, dict) else None
         if type(value) not in ((int, float) if kind is float else (kind,)):
             raise ValueError(
-                f"{file} has no valid {name}, got {value!r}. Restore the file from a "
+                f"{name} in {file} is not valid: {value!r}. Restore the file from a "
                 "backup."
             )
 

@@ -66,8 +66,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         ) from error
     if facts.get("sha256") != _digest(facts):
         raise ValueError(
-            f"The {what} {path} is not as dphead wrote it: its contents do not match "
-            "its digest `sha256`. Restore the file from a backup."
+            f"The {what} {path} was changed after dphead wrote it: its digest `sha256` "
+            "does not match. Restore the file from a backup."
         )
     return facts
 

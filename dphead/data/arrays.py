@@ -167,8 +167,8 @@ def within_group_cap(
         return np.ones(shape, bool)
     if groups is None:
         raise ValueError(
-            f"`group_cap` needs the group of each row, got {group_cap} without groups. "
-            "Pass `groups`, or drop `group_cap`."
+            "`group_cap` needs `groups`, the group of each row. Pass `groups`, or "
+            "drop `group_cap`."
         )
     check_ids(groups)
     if groups.shape != shape:
@@ -208,8 +208,8 @@ def capped(
         return y, None
     if groups is None or group_cap is None:
         raise ValueError(
-            "`group_mean` needs `group_cap`, got no group cap. Set `group_cap` to the "
-            "number of classes that a group can have, such as 1."
+            "`group_mean` needs `group_cap`. Set `group_cap` to the number of classes "
+            "that a group can have, such as 1."
         )
     if y.ndim == 2:
         raise ValueError(

@@ -111,7 +111,7 @@ class FeaturesRows:
         self.within = within_group_cap(groups, group_cap, self._y.shape[:1])
         cap = groups, group_cap, group_mean
         self._y, self._means = capped(self._y, self.within, *cap)
-        self._whole = self  # means are over rows of the whole split, also for a part
+        self._whole = self  # means are over rows of the whole split, even for a part
         self.group_cap = group_cap
         self._loaded = None
         self._load(memory)
@@ -284,9 +284,8 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
     """Raise FormatError if `group_cap` is given and the file has no groups."""
     if group_cap is not None and file.group is None:
         raise FormatError(
-            f"`--group-cap` (`group_cap`) needs a file with groups, got {group_cap} "
-            f"for {file.path}. Extract again with `--columns group=NAME`, or drop the "
-            "cap."
+            f"`--group-cap` (`group_cap`) needs groups, and {file.path} has none. "
+            "Extract again with `--columns group=NAME`, or drop the cap."
         )
 
 
@@ -300,16 +299,16 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
     counted = [str(position) for position in range(len(names))]
     if not file.class_names and names != counted and all(map(str.isdecimal, names)):
         raise FormatError(
-            f"{file.path} has no class names, so its labels are positions, got the "
-            f"classes {_listed(names)}. Extract again with `--classes`, or name the "
-            f"classes {_listed(counted)}."
+            f"{file.path} has no class names, so its labels are positions and do not "
+            f"match the classes {_listed(names)}. Extract again with `--classes`, or "
+            f"name the classes {_listed(counted)}."
         )
     own = [name_of(name) or "" for name in file.class_names or []]
     if own and own != names:
         raise FormatError(
-            f"The classes must be the classes of {file.path} in the same order, "
-            f"{_listed(own)}, got {_listed(names)}. Use these classes, or "
-            "a file with the other classes."
+            f"The classes {_listed(names)} differ from the classes of {file.path}, "
+            f"{_listed(own)}, or from their order. Use the file's classes, or a "
+            "different file."
         )
 
 
@@ -324,9 +323,8 @@ def check_one_each(labels: np.ndarray, n_rows: int) -> None:
     """Raise FormatError unless there is a label or a label set for each row."""
     if len(labels) != n_rows:
         raise FormatError(
-            f"There must be one label set for each of the split's {n_rows} rows, "
-            f"got {len(labels)} label sets. Pass one label set per row, in the order "
-            "of the split."
+            f"The split has {n_rows} rows, and there are {len(labels)} label sets. "
+            "Pass one label set per row, in the order of the split."
         )
 
 
@@ -346,8 +344,8 @@ def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
         return np.arange(file.n_rows)
     if split not in file.split_names:
         raise FormatError(
-            f"The split of {file.path} must be one of {', '.join(file.split_names)}, "
-            f"got {split!r}. Name one of them."
+            f"{file.path} has no split {split!r}. Name one of "
+            f"{', '.join(file.split_names)}."
         )
     return np.flatnonzero(file.split == file.split_names.index(split))
 

@@ -93,14 +93,9 @@ def export(
     """
     run, out = Path(run), Path(out)
     if to not in FORMATS:
-        raise ValueError(
-            f"--to must be a format, got {to}. Use one of {', '.join(FORMATS)}."
-        )
+        raise ValueError(f"--to {to} is not a format. Use one of {', '.join(FORMATS)}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(
-            f"an export needs a new or empty folder, got {out}, which exists. Choose "
-            "another folder (-o)."
-        )
+        raise ValueError(f"{out} exists. Choose a new or an empty folder with -o.")
     path = None if weights is None else Path(weights)
     trained = _read(run, path, model)
     form = _format(to, trained.kind)
@@ -140,9 +135,9 @@ def _compare(ours: np.ndarray, theirs: np.ndarray) -> None:
     wrong = np.flatnonzero(~(moved <= _TOLERANCE * size))
     if len(wrong):
         raise ValueError(
-            "the scores of the exported files differ from dphead's, got a difference "
-            f"of {moved[wrong[0]]:.3g} in a row of scores up to {size[wrong[0]]:.3g}. "
-            "Use another format (--to), and report this as a bug, with the run's "
+            "the scores of the exported files differ from dphead's by "
+            f"{moved[wrong[0]]:.3g} in a row of scores up to {size[wrong[0]]:.3g}. Use "
+            "another format (--to), and report this as a bug, with the run's "
             "report.json."
         )
 
@@ -163,7 +158,7 @@ def _format(to: str, kind: str) -> Format:
     place = FORMATS[to][kind == "network"]
     if place is None:
         raise ValueError(
-            f"--to {to} is for heads, got a network. Use --to torch, timm or onnx."
+            f"--to {to} cannot export a network. Use --to torch, timm or onnx."
         )
     module, name = place.split(":")
     return getattr(import_module(module), name)

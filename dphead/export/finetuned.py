@@ -102,7 +102,8 @@ def _write_timm(trained: Trained, folder: Path) -> Written:
     model: Any = network.model
     if not timm.is_model(name):
         raise ValueError(
-            f"--to timm needs a network of timm, got {name}. Use --to torch or onnx."
+            f"--to timm cannot export {name}, which is not a timm model. Use --to "
+            "torch or onnx."
         )
     takes = _write_facts(trained, folder, facts)
     save_tensors(model, trained, folder)

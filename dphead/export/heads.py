@@ -44,7 +44,7 @@ def _write_sklearn(trained: Trained, folder: Path) -> Written:
     """
     if (clip := trained.linear.feature_clip) is not None:
         raise ValueError(
-            "--to sklearn cannot clip rows, got a head that clips their norm to "
+            "--to sklearn cannot export this head, which clips the norm of rows to "
             f"{clip:g}. Use --to torch or onnx."
         )
     return _write_head(trained, folder, "sklearn_head.py")

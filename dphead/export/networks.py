@@ -301,9 +301,9 @@ def _classifier(trained: Trained) -> _Classifier:
     backbone = load_backbone(options, (0, 0), True)
     if backbone.weights_sha256 != extraction["weights_sha256"]:
         raise ValueError(
-            "--weights must be the file that made the head's features, with sha256 "
-            f"{extraction['weights_sha256'][:12]}, got "
-            f"{backbone.weights_sha256[:12]}. Pass that file with --weights."
+            f"The weights with sha256 {backbone.weights_sha256[:12]} did not make the "
+            "head's features. Pass the file with sha256 "
+            f"{extraction['weights_sha256'][:12]} with --weights."
         )
     kind = extraction["normalization"]
     norm = RowNorm(kind["kind"], kind.get("groups", 0)).fitted(backbone)

@@ -167,8 +167,8 @@ def load_network(
     name, channels = own["model"], facts["shape"][0]
     if model is None and ":" in name:
         raise ValueError(
-            f"the network {name} is your own code, got no `model`. Build the module, "
-            "and pass it as `model`."
+            f"the network {name} is your own code. Build the module, and pass it as "
+            "`model`."
         )
     if model is None and name.startswith(("wrn-", "tb21-")):
         from dphead.finetune.architectures import by_name

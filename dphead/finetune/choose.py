@@ -129,9 +129,9 @@ def schedule(
         steps = epochs * whole
         if epochs == most:
             raise ValueError(
-                f"--epsilon {as_declared(epsilon)} allows more than {MOST_RELEASES} "
-                f"steps, got noise multiplier {noise_multiplier:g}. Add --steps, or "
-                "use less noise."
+                f"At noise multiplier {noise_multiplier:g}, --epsilon "
+                f"{as_declared(epsilon)} allows more than {MOST_RELEASES} steps. Add "
+                "--steps, or use less noise."
             )
     elif noise_multiplier is None and epsilon < float("inf"):
         events = [*others, event(1.0, batch_size, steps)]
@@ -140,9 +140,9 @@ def schedule(
         spent = cost(noise_multiplier, batch_size, steps)
     if spent > epsilon * (1 + BUDGET_SLACK):
         raise ValueError(
-            f"--epsilon must be at least {rounded_up(spent, 6)} for this noise "
-            f"multiplier, batch size and number of steps, got {as_declared(epsilon)}. "
-            "Drop one of these three settings. The budget then sets its value."
+            "This noise multiplier, batch size and number of steps spend epsilon "
+            f"{rounded_up(spent, 6)}, more than --epsilon {as_declared(epsilon)}. Drop "
+            "one of the three. The budget then sets its value."
         )
     sigma = noise_multiplier or 0.0
     return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)

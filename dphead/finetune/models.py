@@ -94,9 +94,8 @@ def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
 
     if not timm.is_model(name):
         raise ValueError(
-            "--model must be wrn-DEPTH-WIDTH, tb21-NAME, a timm model or "
-            f"package.module:function, got {name}. Choose a name of one of these "
-            "kinds. `timm.list_models()` lists timm's names."
+            f"--model {name} is unknown. Use wrn-DEPTH-WIDTH, tb21-NAME, a timm model "
+            "(`timm.list_models()` lists them) or package.module:function."
         )
     model = timm.create_model(name, num_classes=n_classes, in_chans=channels)
     for module in model.modules():
@@ -128,8 +127,8 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
         made = make(n_classes)
     except Exception as error:  # the user's code may raise anything
         raise ValueError(
-            f"--model {name} must be a function that dphead can {doing}, got "
-            f"{type(error).__name__}: {first_line(error)}. {remedy}"
+            f"dphead cannot {doing} the function of --model {name} "
+            f"({type(error).__name__}: {first_line(error)}). {remedy}"
         ) from error
     finally:
         sys.path[:] = before
@@ -155,13 +154,11 @@ def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
             "Escape special characters with a backslash."
         ) from None
     if not names:
-        raise ValueError(
-            "--model must have parameters to train, got none. Choose another model."
-        )
+        raise ValueError("--model has no parameters to train. Choose another model.")
     if unknown := [pattern for pattern, of in found.items() if not of]:
         raise ValueError(
-            "--layers must match names of the model's parameters, got "
-            f"{typed(unknown)}. Use names such as {', '.join(names[:4])}."
+            f"--layers {typed(unknown)} matches no parameter of the model. Use names "
+            f"such as {', '.join(names[:4])}."
         )
     if patterns:
         chosen = set().union(*found.values())
@@ -220,14 +217,14 @@ def refuse_mixing(model: nn.Module) -> None:
         tracking = bool(getattr(module, "track_running_stats", False))
         if isinstance(module, _MIXING) or tracking:
             raise ValueError(
-                "--model must not mix images of a batch, got layer "
-                f"{name or 'model'} ({type(module).__name__}). Use group norm, or a "
-                "model without batch normalization."
+                f"--model has layer {name or 'model'} ({type(module).__name__}), which "
+                "mixes the images of a batch. Use group norm, or a model without "
+                "batch normalization."
             )
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise ValueError(
-                "--model must hold tensors only, got extra state in layer "
-                f"{name or 'model'}. Remove its `get_extra_state`."
+                f"--model has layer {name or 'model'}, which keeps state that is not a "
+                "tensor. Remove its `get_extra_state`."
             )
 
 
@@ -267,8 +264,8 @@ def refuse_moving(
             value[0], second[name][0], rtol=1e-3, atol=1e-4
         ):
             raise ValueError(
-                f"--model must not mix images of a batch, got layer {name} with an "
-                "output that depends on other images, or is random. Remove this layer."
+                f"--model has layer {name} with an output that depends on other images "
+                "of the batch, or is random. Remove this layer."
             )
     return scores
 
@@ -319,9 +316,8 @@ def load_public_weights(model: nn.Module, path: str) -> None:
     ]
     if missing:
         raise ValueError(
-            f"--weights must match the model, got {path} without "
-            f"{', '.join(missing[:3])} in the model's shape. Use the model and image "
-            "size that the weights were trained with."
+            f"{path} (--weights) lacks {', '.join(missing[:3])} in the model's shape. "
+            "Use the model and image size that the weights were trained with."
         )
     model.load_state_dict(fitting, strict=False)
 

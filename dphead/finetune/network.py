@@ -107,13 +107,12 @@ class NetworkSpec:
     def __post_init__(self) -> None:
         if (self.augment == "none") != (self.views == 0):
             raise ValueError(
-                f"--views and --augment need each other, got {self.views} views of "
-                f"{self.augment}. Pass both or neither."
+                "--views and --augment need each other. Pass both or neither."
             )
         if self.augment != "none" and not self.pixels:
             raise ValueError(
-                f"--augment needs images, got {self.augment} for feature maps. Drop "
-                "--augment and --views."
+                "--augment applies to images, not to feature maps. Drop --augment and "
+                "--views."
             )
 
     def inputs(
@@ -202,7 +201,7 @@ class Network:
         except (AssertionError, RuntimeError) as error:
             reason = str(error).split("\n")[0].rstrip(".")
             raise ValueError(
-                f"--model must accept images of shape {spec.shape}, got {name} "
+                f"--model {name} does not accept images of shape {spec.shape} "
                 f"({reason}). Choose another model or image size (--image-size)."
             ) from error
         if scores.shape != (3, spec.n_classes):
@@ -341,7 +340,7 @@ class TorchSums:
         except (ValueError, RuntimeError, NotImplementedError) as error:
             reason = str(error).split("\n")[0].rstrip(".")
             raise ValueError(
-                "--model must allow per-example gradients (torch.func), got "
+                "torch.func cannot compute per-example gradients of --model "
                 f"{spec.model.model} ({reason}). Choose another model or loss."
             ) from error
         return True

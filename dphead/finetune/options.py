@@ -158,8 +158,8 @@ class FinetuneOptions(RunOptions):
         named = (self.same_data_as, self.dataset_id, self.new_data_set or None)
         if len(named) - named.count(None) > 1:
             raise ValueError(
-                "--same-data-as, --dataset-id and --new-data-set cannot be "
-                "combined, got two or more. Keep one of these options."
+                "--same-data-as, --dataset-id and --new-data-set cannot be combined. "
+                "Keep one of these options."
             )
 
     @property

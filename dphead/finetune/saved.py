@@ -76,8 +76,8 @@ def read_network(
         name = spec.model.model
         if spec.model.of_user and model is None:
             raise ValueError(
-                f"the network of {folder} is built by code that is not in the folder, "
-                f"got no model. Pass --model {name} (in Python, model= and a module)."
+                f"the network of {folder} is built by code that is not in the folder. "
+                f"Pass --model {name} (in Python, model= and a module)."
             )
         if isinstance(model, str) and model != name:
             raise ValueError(
@@ -160,7 +160,8 @@ def open_rows(
     if files.is_features_file(source) == spec.pixels:
         wanted = "images" if spec.pixels else "a features file"
         raise ValueError(
-            f"the network was trained on {wanted}, got {source}. Pass {wanted}."
+            f"the network was trained on {wanted}, and {source} is something else. "
+            f"Pass {wanted}."
         )
     if spec.pixels:
         channels, *size = spec.shape

@@ -301,9 +301,7 @@ class Settings(Step, ModelSpec):
         }
         for name in (name for name, used in uses.items() if used):
             if self.batch_size is None:
-                raise ValueError(
-                    f"{name} needs a batch size, got none. Add --batch-size."
-                )
+                raise ValueError(f"{name} needs a batch size. Add --batch-size.")
 
     def resolved(self, n_rows: int) -> "Settings":
         """Return the settings with epochs and base_learning_rate converted.
@@ -382,8 +380,8 @@ def make_settings(
     given = {k: v for k, v in options.items() if v is not None}
     if unknown := sorted(set(given) - NAMES):
         raise ValueError(
-            f"the settings of a network are {', '.join(sorted(NAMES))}, got "
-            f"{', '.join(unknown)}. Drop the unknown names."
+            f"a network has no setting {', '.join(unknown)}. Its settings are "
+            f"{', '.join(sorted(NAMES))}."
         )
     known, source = (
         ({}, "dphead's defaults") if preset is None else _from_preset(preset, epsilon)
@@ -406,10 +404,7 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
     table = _UNSAID_IN_PRESETS | data.get("dp-sgd", {})
     columns = data.get("columns", {})
     if "network" not in data:
-        raise ValueError(
-            f"--preset must be a preset of a network, got {base}, which is for heads. "
-            "Use it with `dphead fit`."
-        )
+        raise ValueError(f"--preset {base} is for heads. Use it with `dphead fit`.")
     if columns:
         first = next(iter(columns))
         heads = {_typed(head): head for head in columns[first]}

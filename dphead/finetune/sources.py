@@ -110,12 +110,12 @@ def _load_maps(
     files.check_layout(path, options.layout, options.columns)
     if options.pixels != PixelRange():
         raise ValueError(
-            "--bits and --intensity apply to images only, got the features file "
-            f"{path}. Drop --bits and --intensity."
+            f"--bits and --intensity apply to images, and {path} is a features file. "
+            "Drop --bits and --intensity."
         )
     if options.people is not None:
         raise ValueError(
-            f"--people applies to images only, got the features file {path}. Drop "
+            f"--people applies to images, and {path} is a features file. Drop "
             f"--people, or type dphead ledger people {options.people} {path}."
         )
     rows, file = load_features(path, split, memory=0)

@@ -220,8 +220,8 @@ def check_features(
     other = feature_space not in ("", file.feature_space)
     if other or file.n_features != n_features:
         raise ValueError(
-            f"features must come from the head's backbone and settings ({ours}), got "
-            f"{file.path} ({theirs}). Make the file with the same settings."
+            f"{file.path} has different features ({theirs}) from the head's ({ours}). "
+            "Make the file with the head's backbone, with the same settings."
         )
 
 
@@ -370,12 +370,11 @@ def check_layout(path: Path, layout: str | None, columns: Columns) -> None:
     """Raise ValueError for a layout or columns if the source is a features file."""
     if columns.declared:
         raise ValueError(
-            f"--columns names the columns of a table, got the features file {path}. "
-            "Drop --columns."
+            f"--columns is for tables, and {path} is a features file. Drop --columns."
         )
     if layout is not None:
         raise ValueError(
-            f"--layout needs folders of image files, got {layout} for {path}. Drop "
+            f"--layout is for folders of images, and {path} is a features file. Drop "
             "--layout."
         )
 
@@ -558,8 +557,8 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     t = dict(facts["transform"])
     if not made_of_images(facts):
         raise ValueError(
-            "images need a head whose features dphead extracted, got a head on "
-            f"features by {name}. Pass a features file instead of images."
+            f"dphead did not extract the features of this head (by {name}), so the "
+            "head cannot use images. Pass a features file."
         )
     own = family_of(name).recorded(arguments, t)
     if "weights" in traits_of(name).takes:

@@ -104,8 +104,8 @@ def beside_others(
     found = charged_elsewhere(dataset_id, own)
     if found and tuning == "none":
         raise ValueError(
-            "--tuning none needs a data set without fits in other ledgers, got "
-            f"{found[0].path}. Charge that ledger with --ledger, or drop --tuning."
+            f"--tuning none is not true: the ledger {found[0].path} has fits on the "
+            "same images. Charge that ledger with --ledger, or drop --tuning."
         )
     uncounted = tuple(reports.uncounted(one.fact(out)) for one in found)
     warnings = about.warnings + uncounted
@@ -153,8 +153,8 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
     free = shutil.disk_usage(parent).free
     if free < need:
         raise OSError(
-            f"the run needs {need >> 20} MB of disk, got {free >> 20} MB free at "
-            f"{parent}. Choose a folder on another disk with -o."
+            f"the run needs {need >> 20} MB of disk, and {parent} has {free >> 20} MB "
+            "free. Choose a folder on another disk with -o."
         )
     if not os.access(parent, os.W_OK):
         raise OSError(f"{parent} is not writable. Choose another run folder with -o.")

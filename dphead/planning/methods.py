@@ -58,8 +58,7 @@ def make_method(
     for one, other in STANDS_FOR.items():
         if one in options and other in options:
             raise ValueError(
-                f"`{one}` and `{other}` set the same number, got both. Drop one of the "
-                "two."
+                f"`{one}` and `{other}` set the same number. Drop one of the two."
             )
     defaults = registry.OTHER_DEFAULTS.get(name, {})
     settings = dict(defaults)
@@ -83,8 +82,8 @@ def make_method(
         ]
         among = f"Choose a method among {', '.join(others)}, or drop"
         raise ValueError(
-            f"{name} has the settings {', '.join(sorted(known))}, got {wrong}. "
-            f"{among if others else 'Drop'} {wrong}."
+            f"{name} has no setting {wrong}. Its settings are "
+            f"{', '.join(sorted(known))}. {among if others else 'Drop'} {wrong}."
         )
     return Method(_built(name, kind, settings, facts), accountant, source)
 

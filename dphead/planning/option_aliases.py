@@ -86,14 +86,11 @@ class RowPreparation:
         check_settings(self)
         if self.center_share and self.normalization is not None:
             raise ValueError(
-                "`center_share` cannot be combined with `normalization`, got "
-                f"center_share {self.center_share}. Drop one of the two."
-            )
-        if self.center_share and self.unit_norm is False:
-            raise ValueError(
-                "`center_share` needs `unit_norm`, got unit_norm False. Drop one of "
+                "`center_share` cannot be combined with `normalization`. Drop one of "
                 "the two."
             )
+        if self.center_share and self.unit_norm is False:
+            raise ValueError("`center_share` needs `unit_norm`. Drop one of the two.")
 
     def centering(self) -> Centering | ChannelNormalization:
         """Return the solver's `centering`."""

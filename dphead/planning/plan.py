@@ -211,12 +211,12 @@ def make_plan(
     if group_cap is not None and (type(group_cap) is not int or group_cap < 1):
         raise ValueError(
             "`--group-cap` (`group_cap`) must be a whole number of at least 1, got "
-            f"{group_cap!r}. Choose how many rows of a group may count, such as 4."
+            f"{group_cap!r}. Choose how many rows of a group are used, such as 4."
         )
     if group_mean and group_cap is None:
         raise ValueError(
-            "`--group-mean` (`group_mean`) needs `--group-cap`, got no group cap. Use "
-            "1 if a group has one class, or 2 if it has two."
+            "`--group-mean` (`group_mean`) needs `--group-cap`. Use 1 if a group has "
+            "one class, or 2 if it has two."
         )
     wanted = solver.plan(target.budgeted(facts))
     sigmas = [0.0] * len(wanted) if np.isinf(epsilon) else _calibrated(wanted, target)
@@ -285,8 +285,8 @@ def public_n_rows(n_rows: int, relation: str, nominal_n: int | None) -> int:
     """
     if relation == "add_remove" and nominal_n is None:
         raise ValueError(
-            "relation add_remove needs `nominal_n`, got none. Pass a public number "
-            "near the number of rows, with `nominal_n` or `--nominal-n`."
+            "relation add_remove needs `nominal_n`. Pass a public number near the "
+            "number of rows, with `nominal_n` or `--nominal-n`."
         )
     if relation != "add_remove" and nominal_n is not None:
         raise ValueError(
@@ -357,7 +357,7 @@ def check_unit(
     """
     if protect not in (None, "image"):
         raise ValueError(
-            f"`protect` must be 'image', got {protect!r}. Use {confirm}, or {instead}."
+            f"`protect` {protect!r} is not 'image'. Use {confirm}, or {instead}."
         )
     if protect is not None and group_cap is not None:
         raise ValueError(
@@ -368,9 +368,9 @@ def check_unit(
         return []
     if protect is None:
         raise ValueError(
-            f"a source with groups (people with several {thing}s) needs a decision, "
-            f"got none. Use {instead} to protect each group, or {confirm} to protect "
-            f"single {thing}s only."
+            f"a source with groups (people with several {thing}s) needs a decision. "
+            f"Use {instead} to protect each group, or {confirm} to protect single "
+            f"{thing}s only."
         )
     return [
         (

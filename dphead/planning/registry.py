@@ -80,8 +80,7 @@ def _claimed(name: str) -> EntryPoint | None:
     if not points and name not in OURS:
         known = ", ".join(sorted(method_names()))
         raise ValueError(
-            f"`--method` (`method`) must be one of {known}, got {name!r}. Choose one "
-            "of these."
+            f"`--method` (`method`) {name!r} is unknown. Choose one of {known}."
         )
     claims = ["dphead"] * (name in OURS) + [_package(point) for point in points]
     if len(claims) > 1:

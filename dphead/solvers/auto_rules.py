@@ -25,7 +25,7 @@ DESCENT = GradientDescent(
     # chosen
     ema_decay=0.9,
     # ablation, "the center's share": with few rows 0.1 to 0.8 points better than 0.3,
-    # also for uneven classes; "no intercept column": no gain for even classes
+    # even for uneven classes; "no intercept column": no gain for even classes
     intercept=0.1,
 )
 

@@ -79,7 +79,7 @@ class Hosts:
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-        # Sums are on the host, so one CPU device per process exchanges them, also with
+        # Sums are on the host, so one CPU device per process exchanges them, even with
         # accelerators.
         devices: dict[int, Any] = {}
         for device in jax.devices("cpu"):

@@ -448,8 +448,8 @@ def _check_images(
         _refuse_unreadable(source, found.unreadable)
     if len(found.unreadable) == source.n_rows:
         raise ExtractError(
-            "the source must have at least one readable image, got "
-            f"{source.n_rows} unreadable images. Type the path of another source."
+            f"all {source.n_rows} images of the source are unreadable. Type the path "
+            "of another source."
         )
     channels, *size = backbone.input_shape
     if channels == 1 and found.has_color:

@@ -32,7 +32,7 @@ def test_a_record_without_its_digest_is_refused(tmp_path):
     facts = read_json(path, "record")
     del facts["sha256"]
     path.write_text(json.dumps(facts | {"a": 2}))
-    with pytest.raises(ValueError, match="is not as dphead wrote it"):
+    with pytest.raises(ValueError, match="was changed after dphead wrote it"):
         read_json(path, "record")
 
 

@@ -109,7 +109,7 @@ def test_unusable_input_is_refused(made, tmp_path):
         ((run, narrow), "(arrays, 12 columns)"),
         ((run, cut), "cut short"),
         ((run, splits), "--split"),
-        ((run, splits, "--split", "third"), "must be one of train, test"),
+        ((run, splits, "--split", "third"), "Name one of train, test"),
         ((tmp_path, splits, "--split", "test"), "run folder of `dphead fit`"),
     ):
         assert message in refusal("predict", *arguments)
@@ -123,7 +123,9 @@ def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path
     x, y = rows(90, seed=5)
     write_features(tmp_path / "renamed.h5", x, y, ["owl", "dog", "cat"])
     write_features(tmp_path / "bare.h5", x, None, CLASSES)
-    assert "must be the classes of" in refusal("evaluate", run, tmp_path / "renamed.h5")
+    assert "differ from the classes of" in refusal(
+        "evaluate", run, tmp_path / "renamed.h5"
+    )
     assert "label" in refusal("evaluate", run, tmp_path / "bare.h5")
 
 

@@ -28,7 +28,7 @@ def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
     assert 'load_head("run-torch")' in said
     assert "epsilon 1, delta 1e-05 for one row" in said
     # again: what is there is not overwritten
-    assert "new or empty folder" in refusal("export", run, "--to", "pytorch")
+    assert "a new or an empty folder" in refusal("export", run, "--to", "pytorch")
     other = ("export", run, "--to", "sklearn", "-o")
     assert "/proc/none" in refusal(*other, "/proc/none/out")
     fitted(*other, run.parent / "elsewhere")

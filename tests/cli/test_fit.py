@@ -347,7 +347,7 @@ def test_groups_are_protected_whole_and_named_in_the_report(
 def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     tmp_path, run, features, grouped
 ):
-    assert "(`group_cap`) needs a file with groups" in refusal(
+    assert "(`group_cap`) needs groups, and" in refusal(
         "fit", features, "-o", run, *LS, "--group-cap", 2
     )
     command = ("fit", grouped, "-o", run, *LS, "--delta", "1e-4")

@@ -156,7 +156,7 @@ def test_a_features_file_takes_sets_of_its_rows(rows, tmp_path):
     found = ours.score(path, sets[~there], split="test")
     assert found == theirs.score(x[~there], sets[~there])
     for y, error, said in (
-        (sets, FormatError, "one label set for each of the split's 400"),
+        (sets, FormatError, "The split has 400 rows"),
         (None, ValueError, "target y is None"),
     ):
         with pytest.raises(error, match=said):

@@ -103,7 +103,7 @@ def test_a_torch_head_scores_every_row_as_dphead_does(run, tmp_path, name, loss,
     assert classes == ["class 0", "class 1", "class 2"]
     assert_allclose(found, probabilities(expected, loss), atol=1e-4)
     if clip:
-        with pytest.raises(ValueError, match=r"norm to 0\.5\. Use --to torch"):
+        with pytest.raises(ValueError, match=r"norm of rows to 0\.5\. Use --to torch"):
             export(tmp_path / "run", "sklearn", tmp_path / "pipeline")
 
 
@@ -191,7 +191,7 @@ def test_the_documented_examples_run_where_dphead_cannot_be_imported(run, tmp_pa
 
 
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(run, tmp_path):
-    with pytest.raises(ValueError, match="to must be a format"):
+    with pytest.raises(ValueError, match="is not a format"):
         export(run, "keras", tmp_path / "out")
     with pytest.raises(ValueError, match="run folder of `dphead fit`"):
         export(tmp_path, "torch", tmp_path / "out")
@@ -200,7 +200,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(run, tmp_path):
     full = tmp_path / "full"
     full.mkdir()
     (full / "kept").write_text("kept")
-    with pytest.raises(ValueError, match="new or empty folder"):
+    with pytest.raises(ValueError, match="a new or an empty folder"):
         export(run, "torch", full)
     assert [p.name for p in tmp_path.iterdir()] == ["full"]
     network = tmp_path / "network"

@@ -125,7 +125,7 @@ def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
     with pytest.raises(ExtractError, match="These images differ"):
         extract(options(digits_npz, tmp_path / "d.h5", **same_data))
     assert sorted(p.name for p in tmp_path.glob("d.h5*")) == []
-    with pytest.raises(FormatError, match="a file of 10 rows"):
+    with pytest.raises(FormatError, match="not 10 rows"):
         extract(options(digits_npz, tmp_path / "d.h5", limit=10, **same_data))
 
 
@@ -195,7 +195,9 @@ def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
         assert file.valid.sum() == 19
     for path in folder.rglob("*.png"):
         path.write_bytes(b"")
-    with pytest.raises(ExtractError, match="got 20 unreadable images"):
+    with pytest.raises(
+        ExtractError, match="all 20 images of the source are unreadable"
+    ):
         extract(options(folder, tmp_path / "g.h5", skip_unreadable=True, **choice))
 
 

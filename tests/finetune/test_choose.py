@@ -88,7 +88,7 @@ def test_allocation_has_the_epochs_of_its_settings():
     [
         (
             {"batch_size": 10, "steps": 5, "noise_multiplier": 0.5},
-            "epsilon must be at least",
+            "more than --epsilon 3",
         ),
         ({"batch_size": 20_000, "steps": 5}, "at most 10000, the number"),
         ({"batch_size": 10, "steps": 10**20}, "steps must be at most"),
@@ -191,8 +191,8 @@ def test_epochs_and_base_learning_rates_are_resolved():
 @pytest.mark.parametrize(
     "options, preset, message",
     [
-        ({"nothing": 1}, None, "settings of a network are"),
-        ({}, "fc23", "which is for heads"),
+        ({"nothing": 1}, None, "a network has no setting nothing"),
+        ({}, "fc23", "fc23 is for heads"),
         ({}, "de22-13/9.9", "needs one epsilon of 1, 2, 3, 4, 6, 8, got 9.9"),
         ({"augment": "zoom"}, None, "augment must be"),
     ],

@@ -108,7 +108,7 @@ def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
         ({"model": "no.such:function"}, "run dphead in its folder"),
         ({"model": "os.path:basename"}, "takes the number of classes"),
         ({"model": "builtins:str"}, "torch.nn.Module, got str"),
-        ({"model": "wrn-16-1", "layers": ("nothing",)}, "must match names"),
+        ({"model": "wrn-16-1", "layers": ("nothing",)}, "matches no parameter"),
         ({"model": "wrn-16-1", "layers": ("blocks[",)}, "regular expressions"),
     ],
 )

@@ -159,4 +159,4 @@ def test_a_range_is_declared_of_images_alone(folder, tmp_path):
     command = ("finetune", folder / "maps.h5", "-o", tmp_path / "run")
     more = ["--shape", "81,7,7", "--batch-size", "20", "--steps", "2", "--bits", "12"]
     done = dphead(*command, *more)
-    assert "--bits and --intensity apply to images only" in refused(done)
+    assert "--bits and --intensity apply to images" in refused(done)

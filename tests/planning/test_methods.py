@@ -159,8 +159,8 @@ def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
 @pytest.mark.parametrize(
     "name, options, preset, message",
     [
-        ("dp-magic", {}, None, "must be one of auto"),
-        ("dp-fc", {}, "fc24", "must be one of de22"),
+        ("dp-magic", {}, None, "is unknown. Choose one of auto"),
+        ("dp-fc", {}, "fc24", "is unknown. Choose one of de22"),
         ("prototypes", {}, "fc23", "no settings for prototypes"),
         ("dp-ls", {"momentum": 0.9}, None, "momentum"),
         ("dp-sgd", {"steps": 3, "epochs": 3}, None, "set the same number"),

@@ -200,7 +200,7 @@ def wrapped(text: str, indent: int = 0) -> str:
 
 
 def cell(text: str) -> str:
-    """Return text for Markdown, also in a table cell.
+    """Return text for Markdown, safe in a table cell too.
 
     `&`, `<` and `|` are escaped, and a line break becomes a space.
     """

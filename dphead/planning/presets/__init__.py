@@ -38,8 +38,8 @@ def load(name: str) -> dict[str, Any]:
     """
     if name not in preset_names():
         raise ValueError(
-            f"`--preset` must be one of {', '.join(preset_names())}, got {name!r}. "
-            "Choose one of these, or drop --preset."
+            f"`--preset` {name!r} is unknown. Choose one of "
+            f"{', '.join(preset_names())}, or drop --preset."
         )
     preset = dict(_presets()[name])
     base = load(preset.pop("base")) if "base" in preset else {}

@@ -20,7 +20,7 @@ class GaussianEvent:
     noise_multiplier : float
         Noise standard deviation over sensitivity; 0 is not private. Full batches use
         the relation's own sensitivity, so one event holds under every relation. Poisson
-        batches use the zero-out sensitivity (the clip norm C), also under replace-one.
+        batches use the zero-out sensitivity (the clip norm C), even under replace-one.
         Allocated rows use C.
     sampling_prob : float, default 1.0
         Sampling rate in (0, 1]; below 1 for Poisson batches.

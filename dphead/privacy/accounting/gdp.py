@@ -34,7 +34,7 @@ def total_mu(events: Sequence[GaussianEvent]) -> float | None:
 
     Guarantee
     ---------
-    Exact for full batches with noise fixed beforehand, also if a statistic depends on
+    Exact for full batches with noise fixed beforehand, even if a statistic depends on
     earlier results.
 
     References

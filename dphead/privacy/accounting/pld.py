@@ -412,7 +412,7 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     chances[1:] -= steps
     chances[0] -= excess[0]
     chances[-lowest] += 1
-    # What is left of delta at the last point cannot be told from infinity.
+    # The rest of delta at the last point counts as an infinite loss.
     infinite = min(float(excess[-1]) + 40 * UNIT_ROUNDOFF, 1.0)
     return Losses(lowest, np.maximum(chances, 0.0), infinite, interval)
 

@@ -197,7 +197,7 @@ def held(url: str, lock: str = "") -> Iterator[Callable[[], None]]:
         with one_error():
             connection.exec_driver_sql("SELECT 1")
 
-    # The lock ends with this connection, also if this process dies.
+    # The lock ends with this connection, even if this process dies.
     with _connection(url) as connection:
         with one_error():
             for statement in beginning("write", lock):

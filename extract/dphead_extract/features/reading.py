@@ -338,8 +338,9 @@ def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> Features
     if dataset_id in (None, file.dataset_id) and file.n_rows == n_rows:
         return file
     file.close()
+    wanted = f"{n_rows} rows" + (f" of {dataset_id}" if dataset_id else "")
     raise FormatError(
-        f"--same-data-as must name a file of {n_rows} rows and of the data set in "
-        f"--dataset-id, if given, got {file.n_rows} rows of {file.dataset_id}. Use the "
-        "same source in the same order, and drop --dataset-id."
+        f"--same-data-as names a file with {file.n_rows} rows of data set "
+        f"{file.dataset_id}, not {wanted}. Use the same source in the same order, and "
+        "drop --dataset-id."
     )

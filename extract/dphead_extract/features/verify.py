@@ -100,8 +100,8 @@ def blocks(file: FeaturesFile) -> Iterator[tuple[int, dict[str, np.ndarray], boo
     # without this test, no block would be checked
     if size < 1 or len(file.block_digest) != -(-file.n_rows // size):
         raise FormatError(
-            f"{str(file.path)!r} has {len(file.block_digest)} digests for "
-            f"{file.n_rows} rows in blocks of {size}. Extract it again."
+            f"The digests of {str(file.path)!r} do not cover its {file.n_rows} rows. "
+            "Extract it again."
         )
 
     def checked(start: int) -> tuple[int, dict[str, np.ndarray], bool]:

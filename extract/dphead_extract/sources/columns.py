@@ -55,8 +55,8 @@ class Columns:
     def roles(self, names: Sequence[str], path: Path) -> dict[str, str]:
         """Return the columns of labels, groups and splits that the file has, by role.
 
-        Raises ExtractError for a declared column that is missing. Also if no column is
-        declared for a role, and several columns, or one in capitals, could have it.
+        Raises ExtractError if a declared column is missing, or if no column is declared
+        for a role, and several columns or one in capitals could have it.
         """
         found = {role: self.declared[role] for role in ROLES if role in self.declared}
         check_columns([*found.values()], names, path)
