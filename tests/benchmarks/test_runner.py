@@ -82,7 +82,7 @@ def test_a_job_with_a_wrong_option_is_refused():
     with pytest.raises(click.NoSuchOption):
         training.planned(replace(job, settings={"viws": 16}), calibrate=False)
     (job,) = jobs.jobs_of(jobs.selected("TAN23-5")[-1])
-    with pytest.raises(ValueError, match="--epsilon must be at least"):
+    with pytest.raises(ValueError, match="more than --epsilon 1"):
         training.planned(replace(job, epsilon=1.0))
 
 
