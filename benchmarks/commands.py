@@ -142,6 +142,15 @@ def tables() -> None:
 
 
 @main.command()
+def figures() -> None:
+    """Draw the papers' numbers beside ours, from stored rows."""
+    from benchmarks import accounting
+    from benchmarks import figures as module
+
+    show([*module.write(), *accounting.write()])
+
+
+@main.command()
 def arithmetic() -> None:
     """Compute and store the papers' numbers that a formula gives (minutes)."""
     from benchmarks import arithmetic as module

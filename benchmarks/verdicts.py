@@ -57,6 +57,11 @@ OWN_DE22 = """Our own row, not in the paper: the last layer on MobileNetV2 featu
 px) with the settings of De22's Table 21 (full batches, because 2^18 exceeds the number
 of rows; normalized update, learning rate 25.6, EMA). Exact accounting, δ = 1e-5, no
 search."""
+SHOWN = (
+    "![Dashed and hollow: the paper's numbers. Filled: ours.](results/figures/{}.png)"
+)
+PICTURES = {name: SHOWN.format(name.lower()) for name in ("FC23", "TB21", "De22")}
+PICTURES["TAN23"] = "![Figures 2 and 3 at ε = 8](results/finetune/tan23-epsilon8.png)"
 Row = dict[str, Any]
 SPREAD = {"min": min, "max": max, "median": median, "MAD": lambda values: _mad(values)}
 
@@ -139,7 +144,7 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
     not, folded away.
     """
     by_key = by_key_of(rows)
-    parts, folded, count = [f"## {paper}\n"], [], 0
+    parts, folded, count = [f"## {paper}\n\n{PICTURES[paper]}\n"], [], 0
     for name, found in _tables(paper).items():
         title = f"### {paper}, Table {name}\n\n"
         blocks = [claims_table(found, by_key)] if any(map(measured_here, found)) else []
