@@ -11,6 +11,7 @@ from dphead_extract.people import People, rows_name
 
 from dphead.fit.ledgers import (
     PEOPLE,
+    counted_in,
     counts_where_it_moved,
     holding,
     image_index,
@@ -71,25 +72,30 @@ def declare_people(
     people = People(people_index(), system, new)
     counts = people.shared_id or dataset_id
     joining = () if new else (dataset_id, counts)
-    merged: list[Ledger] = []
+    # also a ledger that it was merged into, as in a home before its team had a server
+    merging = set() if new else {counted_in(dataset_id), dataset_id} - {counts}
     # held to the end: a second command waits, and finds the result of this one
     with people.held(), ExitStack() as opened:
         people.check(dataset_id, groups, joining)
         book = open_ledger(None, counts)
         with holding(book):
-            if counts != dataset_id:
-                for ledger in _ledgers_of(dataset_id, book):
-                    merged.append(opened.enter_context(closing(ledger)))
-                _check_merge(merged, book, not_private)
+            merged: list[list[Ledger]] = []
+            for one in sorted(merging, key=dataset_id.__eq__):  # the data set last
+                found = [
+                    opened.enter_context(closing(ledger))
+                    for ledger in _ledgers_of(one, book)
+                ]
+                _check_merge(found, book, people, not_private)
+                merged.append(found)
             people.keep(dataset_id, rows, groups, joining)
             _fix(book, people)
-            if merged:
-                merge(merged, book)
+            for ledgers in filter(None, merged):
+                merge(ledgers, book)
         if counts != dataset_id:
             images = image_index()
             images.add(counts, images.images(dataset_id))
             people.join(dataset_id)
-    return book, [ledger.path for ledger in merged]
+    return book, [ledger.path for ledgers in merged for ledger in ledgers]
 
 
 def record_joined(path: Path) -> None:
@@ -106,13 +112,22 @@ def record_joined(path: Path) -> None:
             people.keep(file.dataset_id, rows, file.group)
 
 
-def _check_merge(sources: list[Ledger], target: Ledger, not_private: bool) -> None:
+def _check_merge(
+    sources: list[Ledger], target: Ledger, people: People, not_private: bool
+) -> None:
     """Raise LedgerError if ledgers cannot be merged, before anything is written.
 
     A total that becomes infinite needs a confirmation.
     """
     for source in sources:
         check_merge(source, target)
+        declared = json.loads(source.meta(PEOPLE) or "null")
+        if declared is not None and declared["system"] != people.system:
+            raise LedgerError(
+                f"The ledger {source.path} belongs to the id system "
+                f"{declared['system']!r}, got {people.system!r}. Type dphead ledger "
+                f"people {declared['system']}."
+            )
     new = [source for source in sources if not holds_all(source, target)]
     infinite = {
         any(event.noise_multiplier == 0 for event in book.events()): book.path

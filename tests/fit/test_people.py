@@ -1,8 +1,6 @@
 """Two years of patients: one ledger counts each person, in a file and on a server."""
 
-import itertools
 import json
-import shutil
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -31,6 +29,7 @@ from dphead.fit.ledgers import (
     people_index,
     read_ledger,
 )
+from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError, server
 from dphead.privacy.ledger.store import LedgerFile
 
@@ -181,38 +180,41 @@ class Killed(BaseException):
 
 
 def died_everywhere(monkeypatch, function):
-    """Yield after each death of a function: before and after each durable write."""
-    begun, keep = LedgerFile._begun, ImageIndex._keep
-    for point in range(100):
-        written = itertools.count()
+    """Repeat a function that dies after its first durable change, and yield each time.
 
-        def dies(written=written, point=point):
-            if next(written) == point:
-                raise Killed
+    So each state that a death can leave is seen, and the next call goes on from it.
+    """
+    begun = LedgerFile._begun
 
-        @contextmanager
-        def transaction(self, kind, dies=dies):
-            with begun(self, kind):
-                yield
-                if kind == "write":
-                    dies()
-            if kind == "write":
-                dies()
+    @contextmanager
+    def transaction(self, kind):
+        def state():
+            return (self.facts(), self.count_fits()) if kind == "write" else None
 
-        def entry(self, name, data, dies=dies, keep=keep):
-            dies()
+        with begun(self, kind):
+            before = state()
+            yield
+        if state() != before:
+            raise Killed
+
+    def entry(keep):
+        def kept(self, name, data):
             keep(self, name, data)
-            dies()
+            raise Killed
 
+        return kept
+
+    for _ in range(50):
         with monkeypatch.context() as patch:
             patch.setattr(LedgerFile, "_begun", transaction)
-            patch.setattr(ImageIndex, "_keep", entry)
+            for index in (ImageIndex, TeamImages):
+                patch.setattr(index, "_keep", entry(index._keep))
             try:
                 function()
                 return
             except Killed:
                 pass
-        yield point
+        yield
 
 
 @pytest.mark.parametrize("store", ["file", "server"])
@@ -227,42 +229,35 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
     (fit,) = (fit["fit_id"] for fit in read_ledger(None, id_of(one)).fits())
     more = made(tmp_path, "more", 60, "--dataset-id", id_of(one))  # other people
     groups = open_features(one).group
-    home, saved = ledger_home(), tmp_path / "saved"
-    noted = home / "noted.sqlite"
-    places = (None, noted, tmp_path / "new.sqlite")
+    noted, places = tmp_path / "noted.sqlite", [None]
     if store == "file":
+        places += [noted, tmp_path / "new.sqlite"]
         Ledger(noted, id_of(one)).close()
         note_ledger(str(noted), id_of(one))
-        shutil.copytree(home, saved)
-    else:
+    else:  # a ledger that was merged before
+        module.declare_people(one, clinic, False)
         on_server(request.getfixturevalue("team"), monkeypatch)
 
-    def finished():
+    def declared():
         module.declare_people(one, clinic, False)
-        book = read_ledger(None, counted_in(id_of(one)))
-        assert [fit["fit_id"] for fit in book.fits()] == [fit]
-        assert book.verify() == [] and book.meta("dataset_id") != id_of(one)
-        assert book.budget()["epsilon"] == 2.0 and not book.is_sum()
-        assert people_of(one)["system"] == clinic
 
-    points = 0
-    for _ in died_everywhere(
-        monkeypatch, lambda: module.declare_people(one, clinic, False)
-    ):
+    points, before = 0, counted_in(id_of(one))
+    for _ in died_everywhere(monkeypatch, declared):
         points += 1
         assert not any(forgets(one, fit, place) for place in places)
-        if (counts := counted_in(id_of(one))) != id_of(one):
+        if (counts := counted_in(id_of(one))) != before:
             assert read_ledger(None, counts).holds(fit)
             with pytest.raises(LedgerError, match="not recorded"):
                 people_of(more)
             with pytest.raises(ExtractError, match="60 of 60"):
                 People(people_index(), clinic, True).check(None, groups)
-        if store == "file":  # each death begins anew, on a server the next goes on
-            finished()
-            shutil.rmtree(home)
-            shutil.copytree(saved, home)
-    finished()
-    assert points > (15 if store == "file" else 5)
+    assert points == (8 if store == "file" else 11)
+    declared()
+    book = read_ledger(None, counted_in(id_of(one)))
+    assert [fit["fit_id"] for fit in book.fits()] == [fit]
+    assert book.verify() == [] and book.meta("dataset_id") != id_of(one)
+    assert book.budget()["epsilon"] == 2.0 and not book.is_sum()
+    assert people_of(one)["system"] == clinic
 
 
 def people_of(features):
@@ -312,6 +307,22 @@ def test_a_ledger_that_is_found_after_the_merge_counts(
     assert fits_of(two) == 1
     with charging(book):
         assert book.budget()["epsilon"] == 2.0
+
+
+def test_a_merged_ledger_of_a_home_is_merged_on_a_teams_server(
+    tmp_path, clinic, monkeypatch, team
+):
+    """No file has the id of the home's shared ledger, and another key another one."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    charged(one)
+    fitted("ledger", "people", clinic, one)
+    shared = counted_in(id_of(one))
+    on_server(team, monkeypatch)
+    fitted("ledger", "people", clinic, one)
+    assert counted_in(id_of(one)) not in (shared, id_of(one))
+    assert fits_of(one) == 1
+    assert people_of(one) == {"system": clinic, "new": False}
 
 
 def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
