@@ -158,13 +158,13 @@ def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
 
 
 def found(patterns: tuple[str, ...]) -> list[str]:
-    """Paths in the project that match, sorted."""
+    """Return the sorted paths of the project that match."""
     paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
     return [path.relative_to(ROOT).as_posix() for path in paths]
 
 
 def site(path: str) -> str:
-    """The path of a project's file in the site."""
+    """Return the path that a file of the project has in the site."""
     if path in ("README.md", "docs/index.md"):
         return "index.md"
     if path == "examples":
@@ -173,7 +173,7 @@ def site(path: str) -> str:
 
 
 def origin(uri: str) -> str:
-    """The path of a page's file in the project."""
+    """Return the path that a page's file has in the project."""
     if uri == "index.md":
         return "README.md"
     if (ROOT / "docs" / uri).exists():
@@ -206,7 +206,7 @@ def helped(command: click.Command, words: list[str]) -> list[str]:
 
 
 def estimators() -> dict[str, str]:
-    """The path of each estimator's class, by its name."""
+    """Return the path of each estimator's class, by its name."""
     names = [name for name in dphead.__all__ if name.startswith("DP")]
     classes = [getattr(dphead, name) for name in [*names, "DPFinetuneClassifier"]]
     return {one.__name__: f"{one.__module__}.{one.__name__}" for one in classes}

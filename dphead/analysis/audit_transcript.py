@@ -32,7 +32,7 @@ _ALONE_FEATURES, _ALONE_CLASSES, _ALONE_SYMMETRIC = 64, 8, 24
 # norm of the canary in clip norms: a shorter canary would not detect missing clipping
 _CANARY_NORM = 10.0
 ROWS_BEYOND_CAP = 2  # rows of a canary group beyond the cap, which must not count
-_MAX_CANARIES = 10  # problems of one audit; each holds the rows twice
+_MAX_CANARIES = 10  # largest number of problems in an audit; each holds the rows twice
 
 
 @dataclass(frozen=True)

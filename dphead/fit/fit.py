@@ -278,9 +278,9 @@ def _check_takes_sets(solver: Solver[Any], facts: ProblemInfo) -> None:
     for planned in solver.plan(facts):
         if not planned.statistic.takes_sets:
             raise ValueError(
-                "rows with several classes need statistics that support label sets, "
-                f"got {planned.statistic.name} of method {solver.name!r}. Use auto, "
-                "dp-sgd, dp-adam, dp-fc or dp-newton, with the sigmoid loss."
+                f"method {solver.name!r} cannot use rows with several classes, because "
+                f"{planned.statistic.name} needs one class per row. Use auto, dp-sgd, "
+                "dp-adam, dp-fc or dp-newton, with the sigmoid loss."
             )
 
 

@@ -321,7 +321,7 @@ class AdaptiveStepSize:
         self._most = min(LENGTHEN_AT_MOST, longest / descent.learning_rate)
         self._factor = 1.0
         self._n_features = facts.n_features
-        # factor from a squared norm to a share of the variance
+        # factor that turns a squared norm into a share of the variance
         self._unit = (facts.n_classes - 1) / math.log10(facts.n_classes)
         self._known = False
         self._seen = 0

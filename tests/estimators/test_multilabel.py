@@ -98,11 +98,11 @@ def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"method": "dp-ls"}, r"support label sets, got ClassSums.* of method 'dp-ls'"),
-        ({"settings": {"estimate": True}}, "support label sets, got CorrectCounts"),
+        ({"method": "dp-ls"}, r"'dp-ls' cannot use rows with several .* ClassSums"),
+        ({"settings": {"estimate": True}}, r"several classes, because CorrectCounts"),
         (
             {"method": "dp-sgd", "settings": {"loss": "softmax"}},
-            "support label sets, got Gradient.*softmax.* with the sigmoid loss",
+            r"because Gradient.*softmax.* with the sigmoid loss",
         ),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_budget_takes_no_seeded_fit():
     ledger = Ledger()
     ledger.set_budget(8.0, 1e-5)
     given = {"epsilon": 1.0, "ledger": ledger, "noise": NoiseSource(0)}
-    with pytest.raises(LedgerError, match="only fits with noise and without a seed"):
+    with pytest.raises(LedgerError, match="no noise, or noise from a seed"):
         plan_and_fit(LeastSquares(), ArrayRows(X, Y), FACTS, **given)
     assert ledger.fits() == []
 

@@ -53,8 +53,9 @@ LEAST_LOG_TAIL = -41.0  # 1e-18: probability beyond each end of one release's gr
 _TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
 LOOKUP_POINTS = 4096  # points x that bracket a loss first
 NEWTON_STEPS = 5  # enough steps to reach the rounding error, as measured
-_MAX_TERMS = 4_000_000  # terms of mixtures, over all points of one release's grid
-_MAX_TABLE_ENTRIES = 4_000_000  # entries of a table of terms: 32 MB
+# largest number of mixture terms over all points of a release's grid
+_MAX_TERMS = 4_000_000
+_MAX_TABLE_ENTRIES = 4_000_000  # largest number of entries of a table of terms: 32 MB
 _DIRECTIONS = {  # zero_out: a removed row adds zero if it is sampled
     "zero_out": ("removed", "added"),
     "add_remove": ("removed", "added"),

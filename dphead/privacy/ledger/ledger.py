@@ -460,9 +460,9 @@ class Ledger(LedgerFile):
         # Infinite epsilon exceeds every budget.
         if any(e.noise_multiplier == 0 for e in new):
             raise LedgerError(
-                "A ledger with a budget takes only fits with noise and without a seed, "
-                "got a fit with known noise or none. Nothing was charged. Use a finite "
-                "epsilon and no seed."
+                "This fit has no noise, or noise from a seed. A ledger with a budget "
+                "refuses such a fit. Nothing was charged. Use a finite epsilon and no "
+                "seed."
             )
         # A first fit may be charged by PLD: its noise was fixed before any result.
         if kind == "rdp" and old:

@@ -273,7 +273,7 @@ class LedgerFile:
         # A statement outside a transaction is one by itself.
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self._begun("single"), self._one_error():
-            # A statement is sent with its values apart, never with values in its text.
+            # Values are passed beside the statement, never in its text.
             found = self._connection.execute(statement, rows)
             # Rows are read here, since a damaged page shows only when it is read.
             return [*found.all()] if found.returns_rows else []

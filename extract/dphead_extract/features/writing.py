@@ -204,7 +204,7 @@ class FeaturesWriter:
             raise self._full(error) from error
 
     def _opened(self) -> Path:
-        """Return a path of the locked file itself, whose name may be a link by now.
+        """Return a path of the locked file, even if a link now has the file's name.
 
         Without /proc, as on macOS, return its name.
         """

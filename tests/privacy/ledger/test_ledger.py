@@ -216,7 +216,7 @@ def test_a_budget_that_is_none_is_refused(budget):
 def test_a_budget_takes_private_fits_only():
     ledger = Ledger()
     ledger.set_budget(8.0, DELTA)
-    with pytest.raises(LedgerError, match="only fits with noise and without a seed"):
+    with pytest.raises(LedgerError, match="no noise, or noise from a seed"):
         reserve(specs(1, 0.0, clip_norm=math.inf), ledger)
 
 
@@ -231,7 +231,7 @@ def test_a_fit_with_a_seed_counts_as_one_without_noise(prob):
     assert ledger.spent(DELTA).epsilon == math.inf
     kept = Ledger()
     kept.set_budget(8.0, DELTA)
-    with pytest.raises(LedgerError, match="only fits with noise and without a seed"):
+    with pytest.raises(LedgerError, match="no noise, or noise from a seed"):
         reserve(known, kept)
 
 
