@@ -191,7 +191,7 @@ def _print(r: dict[str, Any]) -> None:
     if not r["passed"]:
         failed = "a bound exceeds the claim" if laws["passed"] else laws["least"]
         verdict = f"FAILED: {failed}"
-    fails = tied(f"odds of at most {odds:.1g}")
+    fails = tied(f"probability at most {odds:.1g}")
     texts.append(f"{verdict} (a correct method fails with {fails})")
     for text in texts:
         click.echo(filled(text))

@@ -127,19 +127,19 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
         limits = tradeoff.detection_limits(plan.events(), plan.relation)
         return tradeoff.detection(limits, f"this {kind_of(report)}", unit)
     exact = ledger["total_accountant"] == "exact"
-    whose = "in this ledger" if ledger["elsewhere"] else "together"
-    what = f"all {n_fits} fits {whose}, none chosen by the results of another,"
+    where = " in this ledger" if ledger["elsewhere"] else ""
+    what = f"all {n_fits} fits{where}, none chosen by the results of another,"
     total = (ledger["total_epsilon"], ledger["delta"])
     if (limit := ledger["budget"]) and not ledger["is_sum"]:
         budget = as_declared(limit["epsilon"])
-        what = f"all fits {whose} that the budget of epsilon {budget} takes"
+        what = f"all fits{where} that the budget of epsilon {budget} allows"
         total = (limit["epsilon"], limit["delta"])
     limits = tradeoff.limits_of_total(*total, plan.relation, exact=exact)
     return tradeoff.detection(limits, what, unit)
 
 
 def _unprotected(report: dict[str, Any]) -> str:
-    """List the public facts, and the limits of the unit of privacy.
+    """List what is public, and the limits of the unit of privacy.
 
     Networks have no --group-cap.
     """
@@ -147,15 +147,15 @@ def _unprotected(report: dict[str, Any]) -> str:
     private_n = g["neighboring_relation"] == "add_remove"
     thing = name_unit_in(report)
     number = "" if private_n else f", the number of {thing}s"
-    remedy = tied("a head can: dphead fit --group-cap")
-    if kind_of(report) == "head":
-        remedy = "--group-cap"
-    whom = (
-        f"several {thing}s of one person taken together ({remedy})"
-        if g["group_cap"] is None
-        else f"people with {thing}s in a wrong group"
-    )
-    return f"Not protected: class names, settings{number}; {whom}."
+    if g["group_cap"] is not None:
+        whom = f"people with {thing}s in a wrong group."
+    else:
+        remedy = "" if kind_of(report) == "head" else "dphead fit "
+        whom = (
+            f"several {thing}s of one person together. To protect people, use "
+            f"{tied(f'{remedy}--group-cap')}."
+        )
+    return f"Not protected: class names, settings{number}; {whom}"
 
 
 def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
@@ -172,8 +172,8 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         if is_vague(expected):
             unit = "groups" if report["guarantee"]["group_cap"] else things
             yield (
-                f"! too few {unit} to tell the accuracy: only more {unit}, or a larger "
-                "epsilon, make this interval narrower"
+                f"! too few {unit} for a precise estimate: more {unit} or a larger "
+                "epsilon make this interval narrower"
             )
     yield from worst_class(report)
     if test is None:
@@ -194,13 +194,14 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     names = report["data"]["class_names"]
     weak = _weak_classes(test)
     named = [
-        tied(f"{names[position]} {_percent(test['per_class_accuracy'][position])}")
+        tied(f"{names[position]} ({_percent(test['per_class_accuracy'][position])})")
         for position in weak[:_NAMED_CLASSES]
     ]
     if weak:
         rest = len(weak) - len(named)
         more = f" and {rest} more" if rest else ""
-        yield f"! below half of the classes' mean: {', '.join(named)}{more}"
+        listed = f"{', '.join(named)}{more}"
+        yield f"! accuracy below half of the mean over classes: {listed}"
 
 
 def worst_class(report: dict[str, Any]) -> Iterator[str]:

@@ -24,7 +24,7 @@ def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
         "passed",
         "epsilon, recomputed",
         "tests of noise, samples and sums: 0 failed",
-        "odds of at most 0.0002",
+        "probability at most 0.0002",
     ):
         assert text in printed
     found = json.loads((tmp_path / "a" / "audit.json").read_text())

@@ -73,11 +73,11 @@ def test_the_limit_of_several_fits_is_the_budgets_or_says_what_it_assumes(
 ):
     """A plain sum of fits that were chosen by earlier results is no guarantee."""
     mu = 2**0.5 * mu_from_epsilon(1.0, 1e-5)
-    taken = "all 2 fits together, none chosen by the results of another,"
+    taken = "all 2 fits, none chosen by the results of another,"
     if budget:
         fitted("ledger", "budget", features, "--epsilon", budget, "--delta", 1e-5)
         mu = mu_from_epsilon(budget, 1e-5)
-        taken = "all fits together that the budget of epsilon 3 takes"
+        taken = "all fits that the budget of epsilon 3 allows"
     fit(features, tmp_path / "one")
     done = fit(features, tmp_path / "two")
     text = words(done.out)
@@ -92,7 +92,7 @@ def test_classes_below_half_of_the_mean_are_named(features, run, tmp_path):
     test = tmp_path / "test.h5"
     write_features(test, x, (2 - y) % 3, CLASSES)  # cats are owls here
     done = fit(features, run, "--epsilon", 8, "--test", test)
-    assert "! below half of the classes' mean: " in done.out
+    assert "! accuracy below half of the mean over classes: " in done.out
 
 
 def test_a_run_writes_what_was_typed_and_a_configuration_repeats_it(
@@ -318,7 +318,7 @@ def grouped(tmp_path):
 def test_a_few_groups_do_not_tell_an_accuracy(grouped, run):
     given = ("--method", "auto", "--epsilon", 0.2, "--group-cap", 2, "--delta", 1e-4)
     said = words(fitted("fit", grouped, "-o", run, *given).out)
-    assert "too few groups to tell the accuracy" in said
+    assert "too few groups for a precise estimate" in said
 
 
 @pytest.mark.parametrize(
