@@ -75,7 +75,7 @@ def released(solver):
     return plan.budgeted(FACTS), seen, head
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ["adam", "fc", "ls", "newton", "auto"])
 def test_jax_makes_the_head_of_numpy_from_the_same_released_values(name, kept_setting):
     facts, answers, wanted = released(SOLVERS[name])
     rest = iter(answers)

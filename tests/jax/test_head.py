@@ -42,70 +42,63 @@ def made(head):
     return of_model(SimpleNamespace(head_=head))
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_scores_are_those_of_predict(name):
-    own = linear(name, clip=None if name == "unit" else 0.7)
-    found, wanted = jax.jit(functions.scores)(made(own), X), own.scores(X)
-    assert found.dtype == np.float32
-    assert np.array_equal(np.isnan(found), np.isnan(wanted))
+@jax.jit
+def told(head, x):
+    """Everything that a head says of rows."""
+    found = (functions.scores, functions.probabilities, functions.predict)
+    return [function(head, x) for function in found]
+
+
+CASES = [("unit", "softmax", 3), ("scaled", "sigmoid", 2), ("all", "sigmoid", 3)]
+
+
+@pytest.mark.parametrize("name, loss, m", CASES)
+def test_scores_probabilities_and_classes_are_those_of_predict(name, loss, m):
+    own = linear(name, loss, None if name == "unit" else 0.7, m)
+    scores, shares, classes = told(made(own), X)
+    wanted = own.scores(X)
+    assert scores.dtype == jnp.ones(1).dtype == np.float32
+    assert np.array_equal(np.isnan(scores), np.isnan(wanted))
     # Center and scale in float32 change which way 1 in 16 entries is rounded: by 2**-20
     # of the row's largest entry.
     size = np.linalg.norm(own._rows(X), axis=1, keepdims=True) + 1e-30
     size *= np.linalg.norm(own.weights, axis=0).max()
-    assert np.nanmax(np.abs(found - wanted) / size) < 1e-6
-
-
-@pytest.mark.parametrize("loss, m", [("softmax", 3), ("sigmoid", 3), ("sigmoid", 2)])
-def test_probabilities_and_classes_are_those_of_predict(loss, m):
-    own = linear("unit", loss, m=m)
-    wanted = probabilities(own.scores(X), loss)
-    found = jax.jit(functions.probabilities)(made(own), X)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
-    classes = jax.jit(functions.predict)(made(own), X)
-    assert np.array_equal(classes, predicted_classes(own.scores(X)))
+    assert np.nanmax(np.abs(scores - wanted) / size) < 1e-6
+    atol = 1e-6 * np.nanmax(size)  # a probability moves by less than its score
+    np.testing.assert_allclose(shares, probabilities(wanted, loss), rtol=0, atol=atol)
+    assert np.array_equal(classes, predicted_classes(wanted))
     assert classes[0] == -1
-
-
-def test_short_floats_are_rows_of_their_own_numbers():
-    own, x = linear("unit"), jnp.asarray(X[5:], jnp.bfloat16)
-    wanted = own.scores(np.asarray(x.astype(jnp.float32)))
-    found = jax.jit(functions.scores)(made(own), x)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_rows_and_heads_are_mapped_and_exported():
     head, x = made(linear()), jnp.asarray(X[5:])
-    wanted = linear().scores(x)
-    rows = jax.jit(jax.vmap(functions.scores, (None, 0)))(head, x)
-    np.testing.assert_allclose(rows, wanted, atol=1e-5)
     two = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), head)
-    both = jax.jit(jax.vmap(functions.scores, (0, None)))(two, x)
-    np.testing.assert_allclose(both[0], wanted, atol=1e-5)
-    shape = jax.export.symbolic_shape(f"n, {D}")
+    by_head = jax.vmap(functions.scores, (0, None))
+    rows = jax.jit(jax.vmap(by_head, (None, 0), 1))(two, x)
+    np.testing.assert_allclose(rows[0], linear().scores(x), atol=1e-5)
     exported = jax.export.export(jax.jit(functions.scores))(
         jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), head),
-        jax.ShapeDtypeStruct(shape, jnp.float32),
+        jax.ShapeDtypeStruct(jax.export.symbolic_shape(f"n, {D}"), jnp.float32),
     )
-    np.testing.assert_allclose(exported.call(head, x), wanted, atol=1e-5)
+    np.testing.assert_allclose(exported.call(head, x), linear().scores(x), atol=1e-5)
 
 
 def test_gradients_are_those_of_unrounded_rows():
     """By differences of float64 scores: rows are rounded to 20 bits, hence the step."""
     own, step = linear(clip=0.5), 1e-3
     head, x = made(own), jnp.asarray(X[7])
-    found = jax.jit(jax.jacobian(functions.scores, 1))(head, x)
+    by_head, found = jax.jit(jax.jacobian(functions.scores, (0, 1)))(head, x)
     up, down = (own.scores(X[7] + s * np.eye(D)) for s in (step, -step))
     np.testing.assert_allclose(found.T, (up - down) / (2 * step), atol=2e-2)
-    by_head = jax.jit(jax.grad(lambda h: functions.scores(h, x)[0]))(head)
-    assert by_head.intercept.tolist() == [1, 0, 0]
+    assert np.array_equal(by_head.intercept, np.eye(M))
     assert jnp.isfinite(by_head.center).all()
     assert by_head.center.any()
 
 
-def test_the_process_keeps_its_own_precision():
-    jax.jit(functions.scores)(made(linear("unit")), X)
-    assert jnp.ones(1).dtype == np.float32
+def test_a_process_in_float64_and_rows_in_bfloat16_are_scored_as_they_are():
     with jax.enable_x64(True):
-        found = jax.jit(functions.scores)(made(linear("unit")), X[5:])
+        head, x = made(linear("unit")), jnp.asarray(X[5:], jnp.bfloat16)
+        found = jax.jit(functions.scores)(head, x)
         assert found.dtype == np.float64
-        np.testing.assert_allclose(found, linear("unit").scores(X[5:]), rtol=1e-12)
+        wanted = linear("unit").scores(np.asarray(x.astype(jnp.float32)))
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
