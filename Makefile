@@ -54,10 +54,10 @@ bench: install
 	$(PY) -m benchmarks extraction scattering
 	$(PY) -m benchmarks extraction loader photographs
 
-# On a machine with an accelerator; IMAGES as docs/papers.md lists them.
+# On a machine with an accelerator.
 gpu: install
 	$(PY) -m pip install --quiet --editable '.[cuda,bench]'
-	$(PY) -m benchmarks gpu --images $(or $(IMAGES),data)
+	$(PY) -m benchmarks gpu
 
 tables: install
 	$(PY) -m benchmarks tables

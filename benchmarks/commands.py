@@ -84,20 +84,12 @@ def list_claims(selectors: tuple[str, ...]) -> None:
     show_default=True,
     help="Number of noise draws of a fit, at most.",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Number of fits to run at once, one core each. With 1, a fit has all cores.",
-)
 def reproduce(
     selectors: tuple[str, ...],
     images: Path | None,
     features: Path | None,
     again: bool,
     draws: int,
-    processes: int,
 ) -> None:
     """Run the fits of claims that are missing, and print the paper's numbers and ours.
 
@@ -107,9 +99,7 @@ def reproduce(
 
     for selector in selectors or ("quick",):
         try:
-            found = runner.reproduce(
-                selector, images, features, again, draws, processes
-            )
+            found = runner.reproduce(selector, images, features, again, draws)
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error
         click.echo(found)
@@ -234,13 +224,12 @@ def scale(folder: Path) -> None:
 
 @main.command()
 @click.argument("parts", nargs=-1)
-@click.option("--images", type=PATH, help="Folder with cifar10/, as unpacked.")
 @click.option("--tiny", is_flag=True, help="Try every part at a small size.")
-def gpu(parts: tuple[str, ...], images: Path, tiny: bool) -> None:
-    """Everything that needs an accelerator, or some PARTS of it."""
+def gpu(parts: tuple[str, ...], tiny: bool) -> None:
+    """Sums, extraction and releases on an accelerator, or some PARTS of them."""
     module = experiment("gpu")
     for part in parts or module.PARTS:
-        module.PARTS[part](module.Job(images, tiny))
+        module.PARTS[part](tiny)
 
 
 @main.command()
@@ -273,14 +262,6 @@ def faults(probes: tuple[str, ...], tries: int | None, seed: int) -> None:
     for probe in probes or module.PROBES:
         module.run(probe, tries, seed)
     show(module.write())
-
-
-@main.command()
-def seeded() -> None:
-    """A digest of each seeded head and report, to compare before and after."""
-    from benchmarks import seeded as module
-
-    module.run()
 
 
 @main.command()

@@ -186,40 +186,17 @@ def extract(source: Path, path: Path, options: str, n_classes: int = 10) -> None
 
 
 @lru_cache(maxsize=1)
-def load(
-    dataset: str, features: str, held_out: bool = False, file: Path | None = None
-) -> Loaded:
-    """Features in memory, as float32.
-
-    held_out: a fixed fifth of the training rows in place of the test set. file: the
-    user's features of both splits.
-    """
+def load(dataset: str, features: str, file: Path | None = None) -> Loaded:
+    """Features in memory, as float32; those of the user's file, if there is one."""
     if file is None:
         paths = files(dataset, features)
         train, test = (load_features(path, memory=0) for path in paths)
     else:
         train, test = (load_features(file, part, memory=0) for part in SPLITS)
-    x = grouped(train[0].features(), features)
-    y = train[0].labels()
-    n_classes = len(train[1].class_names or [])
-    described = describe(train[1], ProblemInfo(len(x), x.shape[1], n_classes))
-    if held_out:
-        kept, held = fifth_apart(len(x))
-        test_x = x[held]
-        test_y = y[held]
-        x = x[kept]
-        y = y[kept]
-    else:
-        test_x = grouped(test[0].features(), features)
-        test_y = test[0].labels()
-    facts = ProblemInfo(len(x), x.shape[1], n_classes)
-    return Loaded(ArrayRows(x, y, BLOCK), test_x, test_y, facts, described)
-
-
-def fifth_apart(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of n rows that are kept, and of the fixed fifth that is held out."""
-    order = np.random.default_rng(0).permutation(n)
-    return np.sort(order[n // 5 :]), np.sort(order[: n // 5])
+    x, held_out = (grouped(part[0].features(), features) for part in (train, test))
+    facts = ProblemInfo(len(x), x.shape[1], len(train[1].class_names or []))
+    rows = ArrayRows(x, train[0].labels(), BLOCK)
+    return Loaded(rows, held_out, test[0].labels(), facts, describe(train[1], facts))
 
 
 def grouped(x: np.ndarray, features: str) -> np.ndarray:

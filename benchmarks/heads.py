@@ -72,7 +72,7 @@ def sweep(
                     "seed": seed,
                     "seconds": result.seconds,
                 }
-                row |= described | _measured(result, x, y) | provenance()
+                row |= described | measured(result, x, y) | provenance()
                 append(out, row)
                 print(
                     f"{name} {method:<10} eps {epsilon:<4g} draw {seed} "
@@ -81,7 +81,7 @@ def sweep(
                 )
 
 
-def _measured(result: FitResult, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+def measured(result: FitResult, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     plan = result.plan
     g = guarantee(result.plan)
     metrics = evaluate_scores(result.trained.scores(x), y)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import claims
-from benchmarks.arithmetic import FC23_EPSILONS, FC23_METHODS, METRICS
+from benchmarks.arithmetic import METRICS
 from benchmarks.claims import Claim
 from benchmarks.features import MAPS, SMALL, facts_of
 from dphead.planning import presets
@@ -34,7 +34,6 @@ PIXELS, NETWORK = "CNN on pixels", "mobilenetv2-128"
 ABLATION = "WRN-40-4, ablation"
 BEST = {MAPS: "tb21-sn-cnn", PIXELS: "tb21-cnn"}  # of TB21's search
 SPREAD = ("min", "median", "MAD")  # of a search, which its best run does not decide
-OWN_EPSILONS = (*FC23_EPSILONS, float("inf"))
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ class Job:
     features: a name of `features.extract_options`. settings: over the preset's.
     accountant: what calibrates the noise ("auto": exact for full batches, PLD for
     Poisson ones). clip_only: gradients are clipped, there is no noise.
-    held_out: a fifth of the training rows stands in for the test set (for choosing
-    settings). sampling: "poisson", or "shuffle" (`benchmarks.shuffled`; the noise is
+    sampling: "poisson", or "shuffle" (`benchmarks.shuffled`; the noise is
     calibrated as if batches were Poisson ones). rows: training rows, if not all.
     label: what tables say.
     """
@@ -60,7 +58,6 @@ class Job:
     settings: dict[str, Any] = field(default_factory=dict)
     accountant: str = "auto"
     clip_only: bool = False
-    held_out: bool = False
     sampling: str = "poisson"
     rows: int | None = None
     draws: int = field(default=DRAWS, compare=False)
@@ -68,7 +65,7 @@ class Job:
 
     def described(self) -> dict[str, Any]:
         """Everything that decides the result, as JSON data."""
-        data = asdict(self) | {"epsilon": str(float(self.epsilon))}
+        data = asdict(self) | {"epsilon": str(float(self.epsilon)), "held_out": False}
         left_out = {"draws", "label"}
         # rows were stored before jobs had these two
         left_out |= {"sampling"} if self.sampling == "poisson" else set()
@@ -98,16 +95,6 @@ class Job:
         """The solver, for the data set's public sizes."""
         facts = facts_of(self.dataset, self.features)
         return make_method(self.method, facts, dict(self.settings), self.preset).solver
-
-    def size(self) -> float:
-        """Rows times features that a fit passes over: a measure of its time."""
-        facts = facts_of(self.dataset, self.features)
-        width = {"gram": facts.n_features / 40}
-        passes = sum(
-            p.sampling_prob * width.get(p.statistic.kind, 1.0)
-            for p in self.solver().plan(facts)
-        )
-        return passes * facts.n_rows * facts.n_features
 
 
 def standing(claim: Claim) -> tuple[str, str]:
@@ -239,8 +226,8 @@ def _network(claim: Claim, preset: str) -> Job:
     if claim.method == "dp-sgd" and preset == "de22-23":
         # the paper's 1,374,116 steps are more than a plan may hold
         preset, settings["steps"] = "de22-23-last", MOST_RELEASES
-    names = {"batch_size", "steps", "learning_rate"}
-    settings |= {k: v for k, v in claim.settings.items() if k in names}
+    names = ("batch_size", "steps", "learning_rate")
+    settings |= {k: claim.settings[k] for k in names if k in claim.settings}
     epsilon, delta = float(claim.epsilon), float(claim.delta or 1e-5)
     if epsilon == float("inf"):  # of Table 23 without noise: all layers, the last layer
         column = presets.columns("de22-23-no-noise")[claim.method == "dp-sgd"]
@@ -445,18 +432,10 @@ def _chosen(dataset: str, epsilon: float) -> list[dict[str, Any]]:
     return [r for r in rows if r["dataset"] == dataset and epsilon in r["epsilons"]]
 
 
-def own(dataset: str) -> list[Job]:
-    """FC23's Table 3 or 4 with an available network: MobileNetV2 of ImageNet-1K, our
-    defaults, no search.
-    """
-    return [
-        replace(_own(dataset, method, epochs), epsilon=epsilon)
-        for method, epochs in FC23_METHODS
-        for epsilon in OWN_EPSILONS
-    ]
-
-
 def _own(dataset: str, method: str, epochs: int) -> Job:
+    """Return a cell of FC23's Table 3 or 4 on an available network: MobileNetV2 of
+    ImageNet-1K, our defaults, no search.
+    """
     settings = {} if method == "dp-ls" else {"steps": epochs}
     draws = 1 if method == "dp-newton" else DRAWS if dataset == "cifar10" else 2
     label = f"{method}, {epochs}"

@@ -3,24 +3,19 @@
 Each fit is one JSON line in results/claims/PAPER.jsonl.
 """
 
-import os
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from benchmarks import claims, features, jobs, training
+from benchmarks.heads import measured
 from benchmarks.jobs import Job
 from benchmarks.machine import peak_memory
 from benchmarks.shuffled import ShuffledBatches, true_epsilon
 from benchmarks.store import RESULTS, append, provenance, read
-from dphead.analysis.metrics import evaluate_scores
 from dphead.fit.fit import fit_rows
-from dphead.fit.report import guarantee
 from dphead.planning.methods import make_method
 from dphead.planning.plan import FitPlan, make_plan
 from dphead.privacy.noise import NoiseSource
@@ -46,30 +41,24 @@ def fit(task: Task) -> dict[str, Any]:
     job, seed = task.job, task.seed
     if job.trains:
         return training.train(job, seed, task.images)
-    data = features.load(job.dataset, job.features, job.held_out, task.file)
+    data = features.load(job.dataset, job.features, task.file)
     solver, plan = prepared(job, data.facts)
     shuffled = job.sampling == "shuffle"
     noise = ShuffledBatches(seed, plan) if shuffled else NoiseSource(seed)
     result = fit_rows(plan, data.rows, noise=noise)
-    metrics = evaluate_scores(result.trained.scores(data.x), data.y)
-    spent = guarantee(plan)
-    return {
+    row = {
         "key": job.key,
         "job": job.described(),
         "seed": seed,
         "solver": repr(solver),
         "features": data.described,
-        "relation": plan.relation,
-        "mu": spent["mu"],
-        "exact_epsilon": true_epsilon(plan) if shuffled else spent["epsilon"],
-        "profiles": spent["profiles"],
         "noise_multipliers": sorted({s.noise_multiplier for s in plan.specs}),
-        "accuracy": metrics["accuracy"],
-        "worst_class": metrics["worst_class_accuracy"],
         "seconds": result.seconds,
         "peak_memory_mb": peak_memory() / 2**20,
+        **measured(result, data.x, data.y),
         **provenance(),
     }
+    return row | ({"exact_epsilon": true_epsilon(plan)} if shuffled else {})
 
 
 def prepared(job: Job, facts: ProblemInfo) -> tuple[Solver, FitPlan]:
@@ -138,95 +127,33 @@ def missing(
                 tasks.setdefault((job.key, seed), task)
 
     def order(task: Task) -> tuple[Any, ...]:
-        job = task.job
-        size = 0.0 if job.trains else job.size()
-        return job.dataset, job.features, task.seed, size, job.epsilon
+        return task.job.dataset, task.job.features, task.seed
 
     return sorted(tasks.values(), key=order)
 
 
 def stored(out: Path = OUT) -> list[dict[str, Any]]:
-    """Return every stored fit of every paper, with the rows that were measured for
-    other pages.
-    """
-    paths = sorted(out.glob("*.jsonl"))
-    rows = [row for path in paths for row in read(path) if "key" in row]
-    return rows + (reused() if out == OUT else [])
+    """Return every stored fit of every paper."""
+    return [row for p in sorted(out.glob("*.jsonl")) for row in read(p) if "key" in row]
 
 
-@cache
-def reused() -> list[dict[str, Any]]:
-    """Return the rows of `heads` that are cells of our own row of FC23's Table 3, and
-    those of De22's Table 2 in small.
-    """
-    found = []
-    for row in read(RESULTS / "heads" / "cifar10-mobilenetv2.jsonl"):
-        for job in jobs.own("cifar10"):
-            same = all(
-                f"{name}={value!r}," in row["settings"]
-                for name, value in job.settings.items()
-            )
-            if same and (job.method, job.epsilon) == (row["method"], row["epsilon"]):
-                found.append(row | {"key": job.key, "job": job.described()})
-    rows = read(RESULTS / "finetune" / "rows.jsonl")
-    rows = [row for row in rows if row["job"] == "ablation"]
-    small = filter(None, map(jobs.small, claims.load("De22")))
-    for job, row in product(small, rows):
-        had = dict(row["key"][3])
-        groups = 0 if row["variant"].startswith("baseline") else 16
-        told = {"groups": groups, "standardize": had["learning_rate"] == 8.0}
-        # a run with views stored its last and its averaged weights
-        which = "average" if job.settings["average"] == "ema" else "last"
-        asked = {k: v for k, v in job.settings.items() if k != "average"}
-        had |= told | {"augment": had["augment"]}
-        asked = {"views": 0, "augment": "none"} | asked
-        if all(had[name] == value for name, value in asked.items()):
-            more = {"key": job.key, "job": job.described()}
-            accuracy = row[f"test_{which}"]
-            found.append(row | more | {"accuracy": accuracy})
-    return found
-
-
-def work(task: Task, pin: bool = False) -> str:
-    """Run one fit, store its row and return a line about it.
-
-    With `pin` the fit stays on one core, because other processes use the others.
-    """
-    if pin:
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
-    job = task.job
-    row = fit(task)
-    append(task.path, row)
-    what = f"{job.dataset} {job.features} eps {job.epsilon:g} draw {task.seed}"
-    return f"{what}: {row['accuracy']:.4f} {row['seconds']:.0f} s"
-
-
-def results(tasks: list[Task], processes: int) -> Iterator[str]:
-    """Run tasks one by one on all cores, or `processes` at a time on one core each."""
-    if processes == 1:
-        yield from map(work, tasks)
-        return
-    from joblib import Parallel, delayed
-
-    pool: Any = Parallel(processes, return_as="generator_unordered")
-    yield from pool(delayed(work)(task, pin=True) for task in tasks)
-
-
-def run(tasks: list[Task], processes: int) -> None:
-    """Run fits, after extracting the features that they lack."""
+def run(tasks: list[Task]) -> None:
+    """Run fits and store their rows, after extracting the features that they lack."""
     from rich.console import Console
     from rich.progress import track
 
-    for dataset, name, images in sorted(
-        {(t.job.dataset, t.job.features, t.images) for t in tasks if t.file is None},
-        key=str,
-    ):
-        features.files(dataset, name, images)
+    inputs = {(t.job.dataset, t.job.features, t.images) for t in tasks if not t.file}
+    for one in sorted(inputs, key=str):
+        features.files(*one)
     console = Console(stderr=True)
-    lines = results(tasks, processes)
-    for line in track(lines, "fits", total=len(tasks), console=console):
-        console.print(line)
+    for task in track(tasks, "fits", console=console):
+        row = fit(task)
+        append(task.path, row)
+        job = task.job
+        console.print(
+            f"{job.dataset} {job.features} eps {job.epsilon:g} draw {task.seed}: "
+            f"{row['accuracy']:.4f} {row['seconds']:.0f} s"
+        )
 
 
 def reproduce(
@@ -235,7 +162,6 @@ def reproduce(
     file: Path | None = None,
     again: bool = False,
     draws: int = jobs.DRAWS,
-    processes: int = 1,
     out: Path = OUT,
 ) -> str:
     """Run the fits of claims that are missing, or all of them again, and compare.
@@ -246,7 +172,7 @@ def reproduce(
     from benchmarks import verdicts
 
     new = AGAIN if again else out
-    run(missing(selector, new, draws, images, file), processes)
+    run(missing(selector, new, draws, images, file))
     found = [] if selector == "quick" else jobs.selected(selector)
     rows = stored(new)
     by_key = verdicts.by_key_of(rows)

@@ -25,7 +25,6 @@ from benchmarks.jobs import (
     commands,
     jobs_of,
     measured_here,
-    own,
     own_de22,
     run_here,
     selected,
@@ -159,8 +158,6 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
         if left := [c for c in found if standing(c)[0] not in ("", ARITHMETIC)]:
             folded.append(f"{title}{left_table(left)}\n")
             count += len(left)
-    if noise := arithmetic.noise_table(paper):
-        parts.append(f"### {paper}, noise multipliers\n\n{noise}\n")
     parts.append(
         f"<details><summary>{paper}: {count} printed numbers without a measurement, "
         "and what each needs</summary>\n"
@@ -170,47 +167,26 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
 
 def small_blocks(found: list[Claim], by_key: dict[str, list[Row]]) -> list[str]:
     """What was measured in small in place of a table's claims."""
-    small_of = {
-        job.key: in_small(c, by_key).removeprefix("in small: ")
-        for c in found
-        if (job := small(c))
-    }
     if found[0].paper == "FC23":
-        jobs = [job for job in own(found[0].dataset) if job.key in small_of]
+        jobs = [job for c in found if (job := small(c))]
+        said = {
+            job.key: in_small(c, by_key).removeprefix("in small: ")
+            for c, job in zip(found, jobs, strict=True)
+        }
         note = OWN if found[0].table == "3" else f"{OWN} {HALF}"
-        return [note, own_table(jobs, by_key, small_of)]
+        return [note, own_table(jobs, by_key, said)]
     return [told(found, by_key)]
 
 
 def claims_table(found: list[Claim], by_key: dict[str, list[Row]]) -> str:
-    """Runnable claims, a line for each way they were run."""
-    return table(HEADER, _lines(found, by_key))
+    """Claims that were run, a line for each way."""
+    return table(HEADER, _lines(list(filter(measured_here, found)), by_key))
 
 
 def told(found: list[Claim], by_key: dict[str, list[Row]], given: bool = False) -> str:
     """The paper's numbers, ours, and verdicts, a line for each way they were run."""
-    lines = []
-    for claim in found:
-        ways = [(job, True) for job in run_here(claim)]
-        if given:
-            ways = [(job, False) for job in jobs_of(claim) if not job.trains]
-        if claim.metric in SPREAD and measured_here(claim) and len(ways) > 1:
-            row = _lines([claim], by_key)[0]
-            lines.append([row[0], *row[1:5], row[-1]])
-        else:
-            for job, _ in ways:
-                values = [100 * row["accuracy"] for row in by_key.get(job.key, [])]
-                ours = measured(values) if values else "—"
-                if not values:
-                    said = NOT_RUN
-                elif measured_here(claim) or given:
-                    said = verdict(claim, values)
-                else:
-                    said = in_small(claim, by_key)
-                name = [_name(claim.row), claim.epsilon, claimed(claim)]
-                lines.append([*name, ours, job.label, said])
-    names = ("row", "ε", "paper", "ours", "settings", "verdict")
-    return table(names, lines)
+    lines = [[*cells[:5], cells[-1]] for cells in _lines(found, by_key, given)]
+    return table((*HEADER[:5], HEADER[-1]), lines)
 
 
 def states(selector: str, by_key: dict[str, list[Row]]) -> str:
@@ -315,16 +291,44 @@ def _tables(paper: str) -> dict[str, list[Claim]]:
     return found
 
 
-def _lines(found: list[Claim], by_key: dict[str, list[Row]]) -> list[list[str]]:
-    """The cells of the lines of runnable claims; the last is the verdict."""
+def _lines(
+    found: list[Claim], by_key: dict[str, list[Row]], given: bool = False
+) -> list[list[str]]:
+    """The cells of the lines of claims that run here; the last is the verdict.
+
+    With `given`, of heads on the user's features.
+    """
     lines = []
-    for claim in filter(measured_here, found):
-        jobs = jobs_of(claim)
-        if claim.metric in SPREAD and len(jobs) > 1:
+    for claim in found:
+        jobs = jobs_of(claim) if given else run_here(claim)
+        own = given or measured_here(claim)
+        if claim.metric in SPREAD and own and len(jobs) > 1:
             lines.append(_spread_line(claim, jobs, by_key))
-        else:
-            lines += [_line(claim, job, by_key.get(job.key, [])) for job in jobs]
+            continue
+        for job in jobs:
+            rows = by_key.get(job.key, [])
+            cells = [_name_of(claim), claim.epsilon.replace("inf", "∞"), claimed(claim)]
+            values = [100 * r["accuracy"] for r in rows]
+            if not values:
+                lines.append([*cells, "—", job.label, "—", "—", NOT_RUN])
+                continue
+            profile = rows[0].get("profiles", {}).get(f"paper:{claim.paper.lower()}")
+            exact = rows[0].get("exact_epsilon", float("inf"))
+            cells += [
+                measured(values),
+                job.label,
+                f"{exact:.3g}" if exact < float("inf") else "∞",
+                f"{profile:.3g}" if profile else "—",
+                verdict(claim, values) if own else in_small(claim, by_key),
+            ]
+            lines.append(cells)
     return lines
+
+
+def _name_of(claim: Claim) -> str:
+    """Return what tells a claim from the others of its table."""
+    column = claim.settings.get("normalization") or claim.settings.get("sampling") or ""
+    return " ".join(filter(None, [_name(claim.row), str(column)]))
 
 
 def left_table(found: list[Claim]) -> str:
@@ -389,42 +393,17 @@ def _spread_line(
     else:
         found = SPREAD[claim.metric](values)
         how = f"{len(jobs)} of 360 configurations, fixed beforehand; {PAPER} accounting"
-        exact = max(by_key[job.key][0]["exact_epsilon"] for job in jobs)
-        profile = max(
-            by_key[job.key][0]["profiles"][f"paper:{claim.paper.lower()}"]
-            for job in jobs
-        )
-        cells += [
-            f"{found:.2f}",
-            how,
-            f"≤ {exact:.3g}",
-            f"≤ {profile:.3g}",
-            verdict(claim, [found]),
-        ]
+        every = [by_key[job.key][0] for job in jobs]
+        exact = max(row["exact_epsilon"] for row in every)
+        paper = f"paper:{claim.paper.lower()}"
+        profile = max(row["profiles"][paper] for row in every)
+        spent = [f"≤ {exact:.3g}", f"≤ {profile:.3g}"]
+        cells += [f"{found:.2f}", how, *spent, verdict(claim, [found])]
     return cells
 
 
 def _mad(values: Sequence[float]) -> float:
     return median(abs(v - median(values)) for v in values)
-
-
-def _line(claim: Claim, job: Job, rows: list[Row]) -> list[str]:
-    values = [100 * r["accuracy"] for r in rows]
-    column = claim.settings.get("normalization") or claim.settings.get("sampling") or ""
-    name = " ".join(filter(None, [_name(claim.row), str(column)]))
-    cells = [name, "∞" if claim.epsilon == "inf" else claim.epsilon, claimed(claim)]
-    if not values:
-        return [*cells, "—", job.label, "—", "—", NOT_RUN]
-    profile = rows[0]["profiles"].get(f"paper:{claim.paper.lower()}")
-    exact = rows[0]["exact_epsilon"]
-    cells += [
-        measured(values),
-        job.label,
-        f"{exact:.3g}" if exact < float("inf") else "∞",
-        f"{profile:.3g}" if profile else "—",
-        verdict(claim, values),
-    ]
-    return cells
 
 
 def measured(values: Sequence[float]) -> str:

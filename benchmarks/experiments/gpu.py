@@ -2,18 +2,12 @@
 
 Parts: `equality` of the sums and seeded heads of a GPU and of the processor, to the
 bit; `scale`, DP-FC's releases at ImageNet's size; `extraction` beside plain timm and
-kymatio; `de22` and `tb21`, networks of their papers on CIFAR-10. Each part stores its
-rows in results/gpu/rows.jsonl.
+kymatio. Each part stores its rows in results/gpu/rows.jsonl. `python -m benchmarks
+claims` has the commands of the papers' networks.
 """
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +16,6 @@ from benchmarks.experiments import scale as experiment
 from benchmarks.store import RESULTS, append, provenance
 
 OUT = RESULTS / "gpu" / "rows.jsonl"
-CIFAR = ("--classes", "10", "--split", "train", "--test-split", "test")
-DE22 = ("--epsilon", "8", "--delta", "1e-5", "--learning-rate", "2", "--clip-norm", "1")
-
-
-class Job(NamedTuple):
-    """Hold the folder of the images, and whether the run is a trial at a small size."""
-
-    images: Path
-    tiny: bool = False
 
 
 def card() -> str:
@@ -80,7 +65,7 @@ def hostile(n: int, d: int, m: int) -> Any:
     return ArrayRows(x, rng.integers(-1, m + 1, n))
 
 
-def equality(job: Job) -> None:
+def equality(tiny: bool) -> None:
     """Compare sums and seeded heads of a device with those of the processor."""
     from dphead.privacy.contract import SumTask
     from dphead.privacy.statistic_base import Params
@@ -90,7 +75,7 @@ def equality(job: Job) -> None:
     from dphead.sums.passes import checked_sum
 
     rng = np.random.default_rng(1)
-    for n, d, m in SIZES[: 1 if job.tiny else 2]:
+    for n, d, m in SIZES[: 1 if tiny else 2]:
         rows = hostile(n, d, m)
         center = rng.standard_normal(d) / np.sqrt(d)
         for transform in (RowTransform(), RowTransform(True, center, None, 0.3)):
@@ -152,69 +137,17 @@ def heads() -> None:
         keep("equality", head=name, bytes=len(one), different=int(one != other))
 
 
-# --- networks -----------------------------------------------------------------
+# --- speed -------------------------------------------------------------------
 
 
-def trained(job: Job, *arguments: str) -> dict[str, Any]:
-    """Run `dphead finetune`, and return its time and its report's numbers."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            *(sys.executable, "-m", "dphead", "finetune", str(job.images / "cifar10")),
-            *("-o", f"{folder}/run", "--ledger", f"{folder}/l.sqlite"),
-            *("--test-is", "public", "--checkpoint", "50"),
-            *usual(),
-            *arguments,
-        ]
-        start = time.perf_counter()
-        home = os.environ | {"DPHEAD_HOME": f"{folder}/home"}
-        done = subprocess.run(command, capture_output=True, text=True, env=home)
-        seconds = time.perf_counter() - start
-        if done.returncode:
-            return {"arguments": arguments, "failed": done.stderr[-2000:]}
-        report = json.loads(Path(f"{folder}/run/report.json").read_text())
-    return {"arguments": arguments, "seconds": seconds} | facts_of(report)
-
-
-def facts_of(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of a report that a row stores."""
-    guarantee, test = report["guarantee"], report["test"] or {}
-    return {
-        "accuracy": test.get("accuracy"),
-        "epsilon": guarantee["epsilon"],
-        "delta": guarantee["delta"],
-        "training_seconds": report.get("seconds"),
-    }
-
-
-def usual() -> tuple[str, ...]:
-    """Return the options of a run on this device."""
-    if card() == "cpu":
-        return ("--device", "cpu")
-    return ("--device", "cuda", "--bf16", "--memory", "16GB")
-
-
-def de22(job: Job) -> None:
-    """Train De22's WRN-16-4 on CIFAR-10 at epsilon 8, with fewer views and steps."""
-    model = "wrn-10-1" if job.tiny else "wrn-16-4"
-    steps, batch = ("2", "32") if job.tiny else ("154", "1024")
-    size = ("--steps", steps, "--batch-size", batch, "--views", "4")
-    keep("de22", **trained(job, *CIFAR, *DE22, "--model", model, *size))
-
-
-def tb21(job: Job) -> None:
-    """Train TB21's CNN on CIFAR-10 with the paper's settings."""
-    given = (*CIFAR, "--preset", "tb21-cnn/cifar10", "--epsilon", "3")
-    keep("tb21", **trained(job, *given, *(("--epochs", "0.05") if job.tiny else ())))
-
-
-def scale(job: Job) -> None:
+def scale(tiny: bool) -> None:
     """Time DP-FC's releases at ImageNet's size, by each backend."""
-    experiment.run_gpu(tiny=job.tiny, store=lambda **row: keep("scale", **row))
+    experiment.run_gpu(tiny=tiny, store=lambda **row: keep("scale", **row))
 
 
-def extraction(job: Job) -> None:
+def extraction(tiny: bool) -> None:
     """Time extraction by the networks of three papers, and by common PyTorch code."""
-    pairs.gpu(tiny=job.tiny, store=lambda **row: keep("extraction", **row))
+    pairs.gpu(tiny=tiny, store=lambda **row: keep("extraction", **row))
 
 
-PARTS = {part.__name__: part for part in (equality, scale, extraction, de22, tb21)}
+PARTS = {part.__name__: part for part in (equality, scale, extraction)}

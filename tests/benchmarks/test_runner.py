@@ -109,7 +109,7 @@ def test_each_cell_of_a_table_has_its_own_job():
 
 def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
     def run():
-        runner.run(runner.missing("quick", tmp_path), 1)
+        runner.run(runner.missing("quick", tmp_path))
 
     assert len(runner.missing("quick", tmp_path)) == 3
     run()
