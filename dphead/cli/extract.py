@@ -304,12 +304,8 @@ def _checked(given: dict[str, Any]) -> Any:
 
     All values are checked before the import of PyTorch, which takes seconds.
     """
-    from dphead_extract.backbones.base import BackboneOptions
-    from dphead_extract.backbones.families import (
-        check_options,
-        settings_of_families,
-        traits_of,
-    )
+    from dphead_extract.backbones.base import BackboneOptions, check_options
+    from dphead_extract.backbones.families import settings_of_families, traits_of
     from dphead_extract.images import PixelRange
     from dphead_extract.normalization import RowNorm
     from dphead_extract.shards import Shard

@@ -83,11 +83,10 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
 def extraction_of(file: FeaturesFile) -> dict[str, Any]:
     """Return the settings that `dphead predict` needs to extract the same features.
 
-    "views" is the number of views of each training row. "attested" is True if the data
-    holder attests how imported rows were made. "local_weights" is True if the weights
-    are not those of a hub.
+    "attested" is True if the data holder attests how imported rows were made.
+    "local_weights" is True if the weights are not those of a hub.
     """
-    made = {key: file.config[key] for key in _MADE_BY} | {"views": file.views}
+    made = {key: file.config[key] for key in _MADE_BY}
     more = ("attested", "local_weights")
     return made | {key: True for key in more if file.config.get(key)}
 
@@ -161,7 +160,7 @@ def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
 def source_of_arrays(n_features: int, classes: list[str]) -> SourceFacts:
     """Describe an array source of unknown extraction."""
     unknown = Header(n_rows=1, n_features=1)
-    made = {key: getattr(unknown, key) for key in _MADE_BY} | {"views": 1}
+    made = {key: getattr(unknown, key) for key in _MADE_BY}
     return SourceFacts(n_features, classes, None, "", _DECLARED_IN_FIT, made, False)
 
 

@@ -161,6 +161,10 @@ class IntegerRows:
     q: np.ndarray
     scale: np.ndarray
 
+    def part(self, run: slice) -> "IntegerRows":
+        """Return consecutive rows."""
+        return IntegerRows(self.q[run], self.scale[run])
+
 
 def fine(values: np.ndarray) -> FineRows:
     """Round each row (k, d) to FINE_BITS bits, relative to its largest entry."""

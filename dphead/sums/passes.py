@@ -18,7 +18,6 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from dphead.privacy.contract import Block, SumTask
-from dphead.privacy.transform import IntegerRows
 from dphead.sums.caches import KeptRows
 from dphead.sums.reference import (
     BlockSum,
@@ -144,13 +143,6 @@ def checked_sum(
     return total
 
 
-def _part_of(rows: Any, run: slice) -> Any:
-    """Return consecutive rows made by a `BlockSum`."""
-    if isinstance(rows, IntegerRows):
-        return IntegerRows(rows.q[run], rows.scale[run])
-    return rows.part(run)
-
-
 def _secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
     # `secrets`, not a seeded generator: a kernel must not be able to predict the slot
     n = n_rows if indices is None else len(indices)
@@ -201,7 +193,7 @@ def _add_checked(
     first = place // CHECKED_PIECE_ROWS * CHECKED_PIECE_ROWS
     for start in range(0, len(block.index), CHECKED_PIECE_ROWS):
         piece = slice(start, start + CHECKED_PIECE_ROWS)
-        part = _part_of(made, piece)
+        part = made.part(piece)
         y, mask = block.y[piece], used[piece]
         if start != first:
             out = block_sum.add(ask, part, y, mask, out)
@@ -222,7 +214,7 @@ def _add_checked(
         own = Block(block.index[run], block.x[run], block.y[run])
         # The secret rows alone too: a kernel may treat a short block in another way.
         alone = empty_sum(ask, n_features)
-        alone = block_sum.add(ask, _part_of(made, run), own.y, used[run], alone)
+        alone = block_sum.add(ask, made.part(run), own.y, used[run], alone)
         # a device's sum is read-only
         alone = np.require(alone, requirements="W")
         check_equal(ask, block_sum, [share, alone], own)

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from dphead_extract.backbones.families import traits_of
+from dphead_extract.backbones.families import (
+    TIMM,
+    TRAITS,
+    check_scale,
+    settings_of_families,
+    traits_of,
+)
+from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange
 
 if TYPE_CHECKING:  # options are checked before PyTorch is imported
@@ -99,6 +106,31 @@ class BackboneOptions:
         """Return the declared (height, width), or None."""
         size = self.image_size
         return (size, size) if isinstance(size, int) else size
+
+
+def check_options(options: BackboneOptions) -> None:
+    """Raise ExtractError for an option that the backbone does not have."""
+    check_scale(options.mean or (), options.std or ())
+    usual = BackboneOptions(options.name)
+    some = TIMM.takes.union(*(traits.takes for traits in TRAITS.values()))
+    given: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in sorted(some - {"interpolation=none"})
+        if getattr(options, name) != getattr(usual, name)
+    }
+    if options.interpolation == "none":
+        given["interpolation=none"] = True
+    defaults, own = settings_of_families(), traits_of(options.name)
+    given |= {k: v for k, v in options.settings.items() if v != defaults.get(k)}
+    for name, value in given.items():
+        if name not in own.takes | own.settings.keys():
+            flag = "--" + name.removesuffix("s" if name == "model_args" else "")
+            flag = flag.replace("_", "-").replace("=", " ")
+            shown = "" if value is True else f" (got {value})"
+            raise ExtractError(
+                f"{flag} is not an option of --backbone {options.name}{shown}. Remove "
+                f"{flag}."
+            )
 
 
 @dataclass

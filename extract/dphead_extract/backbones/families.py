@@ -1,4 +1,4 @@
-"""Name families and their options, and check a backbone's options without PyTorch.
+"""Name the families of backbones and their options.
 
 PyTorch takes seconds to import, and a wrong option is refused before. Help texts read
 `TRAITS`, so this file needs no package.
@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dphead_extract.errors import ExtractError
-
-if TYPE_CHECKING:
-    from dphead_extract.backbones.base import BackboneOptions
 
 _MOST_SCALE = 1e6  # largest mean, and largest 1 / std, as in `finetune`; a choice
 
@@ -45,7 +42,7 @@ _SCATTERING = {"scatter_j": (2,), "scatter_l": 8}
 _FILTERS = frozenset({"colors", "interpolation=none"})
 _PIXELS = frozenset({"mean", "std"})
 _MODEL = frozenset({"weights", "random_weights", "model_args", "axes", "crop_pct"})
-_TIMM = Traits(_MODEL | _PIXELS)
+TIMM = Traits(_MODEL | _PIXELS)
 TRAITS = {
     "scatternet": Traits(_FILTERS | _PIXELS, _SCATTERING, True, "local"),
     "deep-patches": Traits(_FILTERS, _SCATTERING, True, "local"),
@@ -54,7 +51,7 @@ TRAITS = {
 
 def traits_of(name: str) -> Traits:
     """Return the traits of a backbone's family, which is timm's for other names."""
-    return TRAITS.get(name, _TIMM)
+    return TRAITS.get(name, TIMM)
 
 
 def settings_of_families() -> dict[str, Any]:
@@ -74,28 +71,3 @@ def check_scale(mean: Sequence[float], std: Sequence[float]) -> None:
                     f"--{name} must be from {least:g} to {_MOST_SCALE:g}, for pixels "
                     f"from 0 to 1, got {value:g}. Remove --{name} for the model's own."
                 )
-
-
-def check_options(options: BackboneOptions) -> None:
-    """Raise ExtractError for an option that the backbone does not have."""
-    check_scale(options.mean or (), options.std or ())
-    usual = type(options)(options.name)
-    some = _TIMM.takes.union(*(traits.takes for traits in TRAITS.values()))
-    given: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in sorted(some - {"interpolation=none"})
-        if getattr(options, name) != getattr(usual, name)
-    }
-    if options.interpolation == "none":
-        given["interpolation=none"] = True
-    defaults, own = settings_of_families(), traits_of(options.name)
-    given |= {k: v for k, v in options.settings.items() if v != defaults.get(k)}
-    for name, value in given.items():
-        if name not in own.takes | own.settings.keys():
-            flag = "--" + name.removesuffix("s" if name == "model_args" else "")
-            flag = flag.replace("_", "-").replace("=", " ")
-            shown = "" if value is True else f" (got {value})"
-            raise ExtractError(
-                f"{flag} is not an option of --backbone {options.name}{shown}. Remove "
-                f"{flag}."
-            )

@@ -15,8 +15,13 @@ from torch import nn
 
 import dphead_extract.backbones as folder
 from dphead_extract.backbones.axes import on_axes
-from dphead_extract.backbones.base import FAMILIES, Backbone, BackboneOptions, Family
-from dphead_extract.backbones.families import check_options
+from dphead_extract.backbones.base import (
+    FAMILIES,
+    Backbone,
+    BackboneOptions,
+    Family,
+    check_options,
+)
 from dphead_extract.backbones.fixed_filters import Scales
 from dphead_extract.backbones.timm_models import TimmFamily
 from dphead_extract.backbones.weights import check_finite, first_line

@@ -91,8 +91,6 @@ class FeaturesFile:
         The configuration: sizes, backbone and all options (private).
     salt : str
         Key of the row digests (private).
-    views : dict
-        How many augmented views of an image an earlier version averaged, else {}.
     holdout : dict
         The fraction of test images, by ("group" or "image"), and positions (whether
         images are named by position), if they were set apart by hashes of names, else
@@ -132,7 +130,6 @@ class FeaturesFile:
         self.salt = str(file.attrs["salt"])
         self.config_hash = _sha256_json(self.config)
         self.split_names: list[str] = self.config["split_names"]
-        self.views: dict[str, Any] = self.config.get("views", {})
         self.holdout: dict[str, Any] = self.config.get("holdout", {})
         self.people: dict[str, Any] | None = self.config.get("people")
         space = {key: self.config[key] for key in FEATURE_SPACE}
