@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from definitions import means_of_groups
 from dphead_extract.features.format import FormatError, write_features
+from estimators.methods import METHODS
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
@@ -18,15 +19,6 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.solvers.head import float_rows
 
 LeastSquares = dphead.DPLeastSquaresClassifier
-METHODS = [
-    dphead.DPAutoClassifier,
-    dphead.DPLeastSquaresClassifier,
-    dphead.DPFeatureCovarianceClassifier,
-    dphead.DPNewtonClassifier,
-    dphead.DPSGDClassifier,
-    dphead.DPAdamClassifier,
-    dphead.DPPrototypeClassifier,
-]
 
 
 all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
@@ -52,11 +44,11 @@ def test_a_rows_numbers_do_not_depend_on_the_type_of_other_rows(other):
     float32 rounds them another way.
     """
     listed = [[16958066872287233, 2**60 + 2**36 + 1], [1, 2]]
-    whole = inputs._numbers([*listed, [1, 0]])
-    mixed = inputs._numbers([*listed, [other, 0]])
+    whole = inputs.row_numbers([*listed, [1, 0]])
+    mixed = inputs.row_numbers([*listed, [other, 0]])
     assert_array_equal(np.float32(whole[:2]), np.float32(mixed[:2]))
     for array in (np.array(listed), np.array(listed, np.longdouble)):
-        assert_array_equal(np.float32(inputs._numbers(array)), np.float32(mixed[:2]))
+        assert_array_equal(np.float32(inputs.row_numbers(array)), np.float32(mixed[:2]))
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_remove"])

@@ -41,7 +41,7 @@ from dphead.solvers.base import Solver
 _ROUNDING = 1e-9  # relative tolerance for the rounding of a closed form
 
 
-class AuditRecord:
+class _AuditRecord:
     """Record the results of an audit's fits.
 
     Attributes
@@ -134,14 +134,14 @@ def _scores(
     fits: int,
     kinds: Iterable[Seen] = (),
     progress: Callable[[int], None] | None = None,
-) -> AuditRecord:
+) -> _AuditRecord:
     """Run `fits` fits in each of the two worlds, divided among the problems.
 
     A large release without rows, with the noise of `kinds`, follows each fit.
     """
     specs, noise = uncharged(plan), NoiseSource()
     alone = NoiseAlone(kinds, noise)
-    record = AuditRecord(problems[0], fits)
+    record = _AuditRecord(problems[0], fits)
     # starting a thread takes longer than a small product
     small = problems[0].facts.n_features <= 64
     parts = np.array_split(np.arange(fits), len(problems))
@@ -220,7 +220,7 @@ def attack(
         own = float(np.sqrt(_scores(solver, plan, problems[:1], 1).own[0, 0]))
         aimed = replace(claim, events=(GaussianEvent(1 / max(own, 1e-9)),))
     threshold = aimed.best(fits, (1 - confidence) / 2)[0]
-    kinds = [_kinds(solver, plan, problem) for problem in problems]
+    kinds = [kinds_of_fits(solver, plan, problem) for problem in problems]
     record = _scores(solver, plan, problems, fits, kinds[0].values(), progress)
     bounds = statements(record.scores, claim, threshold, confidence)
     own = math.sqrt(record.own.mean())
@@ -243,7 +243,7 @@ def attack(
     }
 
 
-def _kinds(solver: Solver, plan: Plan, problem: Problem) -> dict[Any, Seen]:
+def kinds_of_fits(solver: Solver, plan: Plan, problem: Problem) -> dict[Any, Seen]:
     """Return the last release of each kind in a fit with the canary."""
     facts, sums = plan.budgeted(problem.facts), Sums(problem.world(True))
     seen = transcript(solver, facts, uncharged(plan), NoiseSource(), sums)

@@ -31,7 +31,7 @@ SHARED_ROWS = 15  # rows beside the canary; the other slots are unreadable image
 _ALONE_FEATURES, _ALONE_CLASSES, _ALONE_SYMMETRIC = 64, 8, 24
 # norm of the canary in clip norms: a shorter canary would not detect missing clipping
 _CANARY_NORM = 10.0
-ROWS_BEYOND_CAP = 2  # rows of a canary group beyond the cap, which must not count
+_ROWS_BEYOND_CAP = 2  # rows of a canary group beyond the cap, which must not count
 _MAX_CANARIES = 10  # largest number of problems in an audit; each holds the rows twice
 
 
@@ -152,7 +152,7 @@ def worst_case(
             f"`--group-cap {cap}` needs full batches, but this method samples its "
             "batches. Remove `--group-cap`, or choose a method with full batches."
         )
-    copies = 1 if cap is None else min(facts.n_rows, cap + ROWS_BEYOND_CAP)
+    copies = 1 if cap is None else min(facts.n_rows, cap + _ROWS_BEYOND_CAP)
     count = 0 if sampled else min(SHARED_ROWS, facts.n_rows - copies)
     axes = np.eye(facts.n_features, 2)
     if seed is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY, LedgerError
 
-HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, even if XDG_DATA_HOME sets it
+_HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, even if XDG_DATA_HOME sets it
 
 
 def ledger_home() -> Path:
@@ -42,7 +42,7 @@ def named(path: str, folder: Path) -> str:
         return path
     starts = {"~": os.path.expanduser("~")}
     with suppress(LedgerError):  # without DPHEAD_HOME, the ledger has its own path
-        starts = {HOME: str(ledger_home()), **starts}
+        starts = {_HOME: str(ledger_home()), **starts}
     for name, start in starts.items():
         inside = os.path.relpath(path, os.path.realpath(start))
         if not inside.startswith(os.pardir):
@@ -54,7 +54,7 @@ def located(name: str, folder: Path) -> Path | str:
     """Return the path of a ledger that a report in `folder` names."""
     if is_on_server(name):
         return name
-    if name.startswith(f"{HOME}/"):
-        return ledger_home() / name.removeprefix(f"{HOME}/")
+    if name.startswith(f"{_HOME}/"):
+        return ledger_home() / name.removeprefix(f"{_HOME}/")
     name = os.path.expanduser(name)
     return Path(os.path.normpath(os.path.join(os.path.realpath(folder), name)))

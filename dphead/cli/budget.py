@@ -142,7 +142,7 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
     ]
     with progress.paused():
         say("Budget", *told)
-        if ask and _on_terminal():
+        if ask and on_terminal():
             click.confirm("Fit without a budget?", abort=True, err=True)
 
 
@@ -161,6 +161,6 @@ def _unit_from_now_on(plan: Any) -> Iterator[str]:
     )
 
 
-def _on_terminal() -> bool:
+def on_terminal() -> bool:
     """Return whether a user can be asked."""
     return all(s is not None and s.isatty() for s in (sys.stdin, sys.stderr))

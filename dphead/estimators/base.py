@@ -234,9 +234,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
 
         Parameters
         ----------
-        to : {"torch", "timm", "onnx", "sklearn"}
-            Format of the export. "timm" needs a head that was fitted to a features
-            file of a timm backbone.
+        to : str
+            Format of the export, as in `dphead export --to`. "timm" needs a head that
+            was fitted to a features file of a timm backbone.
         folder : str or Path
             A new or empty folder.
         weights : str or Path, default=None

@@ -113,7 +113,7 @@ def cross_validate(
     labels = label_column(y)
     if estimator.classes is not None:  # None is refused by the first fit
         require_same_kind(declared_dtype(y), declared(estimator.classes))
-    fold = _folds(estimator, len(labels), groups, folds)
+    fold = folds_of_rows(estimator, len(labels), groups, folds)
     ledger = Ledger() if estimator.ledger is None else estimator.ledger
     charged = _OneCharge(folds)
     given: dict[str, Any] = estimator.get_params(deep=False)
@@ -154,7 +154,9 @@ class _OneCharge:
         return self._charge
 
 
-def _folds(estimator: DPClassifier, n_rows: int, groups: Any, folds: int) -> np.ndarray:
+def folds_of_rows(
+    estimator: DPClassifier, n_rows: int, groups: Any, folds: int
+) -> np.ndarray:
     """Return the fold of each row, or -1 for a row that is never left out.
 
     The fold depends on the row's position, or on its own group only.

@@ -34,28 +34,23 @@ def documented(
     """
 
     def complete(kind: type[_T]) -> type[_T]:
-        if kind.__doc__ is None:  # python -OO
-            return kind
         defaults = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
         described = {
             name: _described(declared, defaults[name])
             for name, declared in settings.items()
             if declared is not None and name in defaults
         }
-        summary, own = _sections(kind.__doc__)
-        for name, given in (("Parameters", described), ("Attributes", {})):
-            found: dict[str, str] = {}
+        own = _sections(kind)
+        for section, texts in (("Parameters", described), ("Attributes", {})):
+            found = first = _items(own[section])
             for base in reversed(kind.__mro__[1:]):
-                _, sections = _sections(base.__doc__ or "")
-                found |= _items(sections.get(name, ""))
-            found |= given
-            if name == "Parameters":
-                found = {key: text for key, text in found.items() if key in defaults}
-            items = _items(own.pop(name, ""))
-            summary += _section(name, "\n".join((items | found | items).values()))
-        for name, text in own.items():
-            summary += _section(name, text)
-        kind.__doc__ = summary
+                found = found | _items(_sections(base)[section])
+            found = found | texts | first
+            known = (name for name in found if name in defaults or name.endswith("_"))
+            own[section] = "\n".join(found[name] for name in known)
+        summary = own.pop("")
+        parts = (f"{name}\n{'-' * len(name)}\n{text}" for name, text in own.items())
+        kind.__doc__ = "\n\n".join([summary, *parts])
         return kind
 
     return complete
@@ -75,16 +70,15 @@ def _described(declared: Declared, given: Any) -> str:
     return f"{declared.name} : {kind}, default={given!r}\n{lines}"
 
 
-def _sections(doc: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring's text before its first heading, and its sections by name."""
-    summary, *parts = _HEADING.split(cleandoc(doc))
-    return summary.rstrip(), dict(zip(parts[::2], parts[1::2], strict=True))
+def _sections(kind: type) -> dict[str, str]:
+    """Return the sections of a class's docstring by heading, and "" for its start."""
+    parts = ["", *_HEADING.split(cleandoc(kind.__doc__ or ""))]
+    found = dict.fromkeys(("", "Parameters", "Attributes"), "")
+    return found | {
+        name: text.rstrip() for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 def _items(section: str) -> dict[str, str]:
     """Return the items of a section by name, such as the parameters."""
-    return {match[1]: match[0].rstrip() for match in _ITEM.finditer(section)}
-
-
-def _section(name: str, text: str) -> str:
-    return f"\n\n{name}\n{'-' * len(name)}\n{text.rstrip()}"
+    return {match[1]: match[0] for match in _ITEM.finditer(section)}

@@ -59,7 +59,7 @@ _BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
 # Python types of classes by the kind of their dtype; others are strings
 _KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class PrivacyWarning(UserWarning):
@@ -230,8 +230,8 @@ class PrivateEstimator(BaseEstimator):
         self,
         data: TrainingData,
         about: About,
-        prepare: Callable[[], tuple[FitPlan[T], VerifiedSum]],
-    ) -> FitResult[T]:
+        prepare: Callable[[], tuple[FitPlan[_T], VerifiedSum]],
+    ) -> FitResult[_T]:
         """Warn, plan, charge and fit, for heads and for fine-tuning.
 
         This method sets `privacy_` and `ledger_`.
@@ -355,8 +355,8 @@ class HeadEstimator(PrivateEstimator):
     backend: Annotated[Backend, Setting("Computes sums and weights.")] = "auto"
 
     def _plan_head(
-        self, solver: Solver[T], data: TrainingData, accountant: str = "auto"
-    ) -> tuple[FitPlan[T], VerifiedSum]:
+        self, solver: Solver[_T], data: TrainingData, accountant: str = "auto"
+    ) -> tuple[FitPlan[_T], VerifiedSum]:
         """Return a linear head's plan, and its verified sum."""
         plan = make_plan(
             solver,
@@ -371,8 +371,8 @@ class HeadEstimator(PrivateEstimator):
         return plan, array_sum(plan, self.backend)
 
     def _fit_unclassed(
-        self, solver: Solver[T], rows: Any, groups: Any, notice: Callable[[], str]
-    ) -> T:
+        self, solver: Solver[_T], rows: Any, groups: Any, notice: Callable[[], str]
+    ) -> _T:
         """Fit on rows without classes, with one dummy class, and return the head."""
         one_class = np.zeros(len(rows), np.int64)
         given = (self, rows, lambda: one_class, groups, np.array([0]))
@@ -461,7 +461,7 @@ def named_as_given(facts: dict[str, Any]) -> np.ndarray:
     return np.array([kind(name) for name in facts["class_names"]])
 
 
-def _on_processes(fit: Fit[T], data: TrainingData) -> Fit[T]:
+def _on_processes(fit: Fit[_T], data: TrainingData) -> Fit[_T]:
     """Return the fit on this process's part of the rows, if several have rows."""
     if data.hosts is None:
         return fit

@@ -256,7 +256,7 @@ def checked_rows(
     with np.errstate(all="ignore"):  # a signaling NaN would cause a warning
         rows = validate_data(
             estimator,
-            _numbers(rows),
+            row_numbers(rows),
             ensure_all_finite=False,
             ensure_min_samples=fewest,
         )
@@ -382,7 +382,7 @@ def class_list(classes: Any) -> list[Any]:
     return given
 
 
-def _numbers(x: Any) -> Any:
+def row_numbers(x: Any) -> Any:
     """Return features as floats, converted independently of other rows' values.
 
     The dtype of a list or column depends on all its numbers, so these are converted to

@@ -20,7 +20,7 @@ from dphead.solvers.head import LinearHead
 
 _HERE = Path(__file__).parent
 _TRIED = 64  # number of random rows; chosen
-_LARGEST_SCORE = 700.0  # above this score, all of scikit-learn's sigmoids can be zero
+LARGEST_SCORE = 700.0  # above this score, all of scikit-learn's sigmoids can be zero
 
 
 def _write_torch(trained: Trained, folder: Path) -> Written:
@@ -77,10 +77,10 @@ def _write_head(trained: Trained, folder: Path, loader: str) -> Written:
     write_code(loader, folder / "head.py")
     x, scores = tried_rows(trained.linear)
     # shorter rows have smaller scores, unless the head divides by their norm
-    largest = max(_LARGEST_SCORE / 2, float(np.abs(scores).max()))
-    x *= np.float32(_LARGEST_SCORE / 2 / largest)
+    largest = max(LARGEST_SCORE / 2, float(np.abs(scores).max()))
+    x *= np.float32(LARGEST_SCORE / 2 / largest)
     scores = trained.linear.scores(x)
-    usual = np.abs(scores).max(axis=1) < _LARGEST_SCORE
+    usual = np.abs(scores).max(axis=1) < LARGEST_SCORE
     answers = probabilities(scores, trained.linear.loss)
     return Written("features", x[usual], answers[usual])
 

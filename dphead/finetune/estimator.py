@@ -280,8 +280,8 @@ class DPFinetuneClassifier(PrivateClassifier):
 
         Parameters
         ----------
-        to : {"torch", "timm", "onnx"}
-            Format of the export. "timm" needs a timm model.
+        to : str
+            Format of the export, as in `dphead export --to`. "timm" needs a timm model.
         folder : str or Path
             A new or empty folder.
 

@@ -109,7 +109,7 @@ class Part:
 
     def norm2(self) -> Tensor:
         """Return squared norms (k,) in float64, for the clip factor."""
-        return added(part.double().square().sum(dim=1) for part in self.columns)
+        return _added(part.double().square().sum(dim=1) for part in self.columns)
 
     def summed(self, factor: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum over rows of factor_i times the gradient, and squared norms.
@@ -163,7 +163,7 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
     factor = (CLIP_INTEGERS - 1) / norm2.sqrt().clamp(min=clip_norm)
     factor = torch.where(keep & torch.isfinite(norm2), factor, 0.0)
     sums, norms2 = zip(*(part.summed(factor) for part in parts), strict=True)
-    squared = added(norms2)
+    squared = _added(norms2)
     short = torch.where(squared <= float(CLIP_INTEGERS) ** 2, factor, 0.0)
     if (short != factor).any():
         sums = [part.summed(short)[0] for part in parts]
@@ -172,10 +172,10 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
 
 def squared_norms(parts: list[Part]) -> Tensor:
     """Return the squared norms (k,) of the rows' full gradients, in float64."""
-    return added(part.norm2() for part in parts)
+    return _added(part.norm2() for part in parts)
 
 
-def added(vectors: Iterable[Tensor]) -> Tensor:
+def _added(vectors: Iterable[Tensor]) -> Tensor:
     """Return the sum (k,) of vectors (k,), added one after another.
 
     The vectors are not stacked and summed by torch. For 17 or more rows, torch's order

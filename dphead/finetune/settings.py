@@ -35,7 +35,7 @@ from dphead.solvers.settings import (
 )
 
 _MOST_VIEWS = 2**16  # bound on views per image; chosen, not measured
-TB21 = ("mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10")
+_TB21 = ("mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10")
 _OWN = r"[\w.]+:\w+"  # package.module:function
 _DE22 = "De22"
 _MODEL = Setting(
@@ -145,9 +145,9 @@ class ModelSpec:
                     "--model wrn-DEPTH-WIDTH needs a depth of 10, 16, 22, ... and a "
                     f"width of at least 1, got {name}. Try wrn-16-4."
                 )
-        if name.startswith("tb21-") and name.removeprefix("tb21-") not in TB21:
+        if name.startswith("tb21-") and name.removeprefix("tb21-") not in _TB21:
             raise ValueError(
-                f"--model tb21-NAME needs one of {', '.join(TB21)}, got {name}. Try "
+                f"--model tb21-NAME needs one of {', '.join(_TB21)}, got {name}. Try "
                 "tb21-cifar10."
             )
 

@@ -34,7 +34,9 @@ from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.hosts import Hosts
 from dphead.sums.verified import VerifiedSum
 
-T = TypeVar("T")  # what the solver returns: a head, components, the state of a network
+_T = TypeVar(
+    "_T"
+)  # what the solver returns: a head, components, the state of a network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +100,14 @@ class RowSizes:
 
 
 @dataclass(frozen=True)
-class FitResult(Generic[T]):
+class FitResult(Generic[_T]):
     """Hold what a fit trained, its plan, and how the fit went.
 
     `seconds` is the wall time of the releases and the solver, without the charge.
     """
 
-    trained: T
-    plan: FitPlan[T]
+    trained: _T
+    plan: FitPlan[_T]
     ledger: Ledger
     fit_id: str
     private_noise: bool
@@ -113,7 +115,7 @@ class FitResult(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit(Generic[T]):
+class Fit(Generic[_T]):
     """Hold a prepared fit.
 
     Attributes
@@ -138,7 +140,7 @@ class Fit(Generic[T]):
         What else is public about the fit.
     """
 
-    plan: FitPlan[T]
+    plan: FitPlan[_T]
     about: About
     sizes: RowSizes
     rows: Callable[[], Rows]
@@ -149,7 +151,7 @@ class Fit(Generic[T]):
     backend: str = "numpy"
 
     @property
-    def announced(self) -> FitPlan[T]:
+    def announced(self) -> FitPlan[_T]:
         """Return the plan to charge, which is not private if there is a seed."""
         return self.plan.seeded(self.noise.seed)
 
@@ -206,8 +208,8 @@ class Fit(Generic[T]):
         *,
         announce: Callable[[Self, float], None] | None = None,
         progress: Progress | None = None,
-        resume: Callable[[Charge], tuple[Solver[T], int]] | None = None,
-    ) -> FitResult[T]:
+        resume: Callable[[Charge], tuple[Solver[_T], int]] | None = None,
+    ) -> FitResult[_T]:
         """Check, charge the whole plan, then run the solver on released values.
 
         Parameters
@@ -258,7 +260,7 @@ class Fit(Generic[T]):
         book, fit_id = charged.ledger, charged.fit_id
         return FitResult(trained, self.plan, book, fit_id, self.noise.private, seconds)
 
-    def serve(self, resume: Callable[[], tuple[Solver[T], int]] | None = None) -> T:
+    def serve(self, resume: Callable[[], tuple[Solver[_T], int]] | None = None) -> _T:
         """Sum this process's rows for process 0, and return what its solver returns.
 
         Process 0 calls `carry_out`. It charges, samples and adds noise.
@@ -306,7 +308,7 @@ def warn_of_duration(fit: Fit[Any], seconds: float) -> None:
 
 
 def fit_rows(
-    plan: FitPlan[T],
+    plan: FitPlan[_T],
     rows: Rows,
     ledger: Ledger | None = None,
     *,
@@ -314,7 +316,7 @@ def fit_rows(
     summer: VerifiedSum | None = None,
     progress: Progress | None = None,
     not_private: bool = False,
-) -> FitResult[T]:
+) -> FitResult[_T]:
     """Fit rows that are in memory, charged to `ledger`, or to a ledger of its own.
 
     Parameters and errors are as in `Fit` and `charge_ledger`. The default `summer` uses

@@ -8,7 +8,7 @@ from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
 # required facts of a head, with their types
-FACTS = {"unit_norm": bool, "loss": str, "class_names": list, "feature_space": str}
+_FACTS = {"unit_norm": bool, "loss": str, "class_names": list, "feature_space": str}
 
 
 def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> str:
@@ -55,7 +55,7 @@ def open_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
     """
     tensors, facts = read_sealed(Path(folder), "head")
     with explain_damage("a head", folder):
-        for key, kind in FACTS.items():
+        for key, kind in _FACTS.items():
             if not isinstance(facts[key], kind):
                 raise TypeError(f"{key} must have type {kind.__name__}")
         transform = RowTransform(

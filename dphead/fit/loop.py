@@ -16,12 +16,12 @@ from dphead.sums import hosts as processes
 from dphead.sums.hosts import Hosts
 from dphead.sums.verified import VerifiedSum
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Progress = Callable[[int, int, str], None]
 
 
 def lead(
-    plan: FitPlan[T],
+    plan: FitPlan[_T],
     rows: Rows,
     charged: Charge,
     noise: NoiseSource,
@@ -30,7 +30,7 @@ def lead(
     hosts: Hosts | None = None,
     progress: Progress | None = None,
     done: int = 0,
-) -> T:
+) -> _T:
     """Run a solver on released values, and return what it returns.
 
     Parameters
@@ -74,8 +74,8 @@ def lead(
 
 
 def follow(
-    plan: FitPlan[T], rows: Rows, summer: VerifiedSum, hosts: Hosts, done: int = 0
-) -> T:
+    plan: FitPlan[_T], rows: Rows, summer: VerifiedSum, hosts: Hosts, done: int = 0
+) -> _T:
     """Run a solver on the values that process 0 releases, and return what it returns.
 
     `summer` sums this process's part of the rows. Process 0 charges, samples and adds
@@ -94,8 +94,8 @@ def follow(
 
 
 def _solved(
-    plan: FitPlan[T], released: Callable[[Request, int], Released], done: int
-) -> T:
+    plan: FitPlan[_T], released: Callable[[Request, int], Released], done: int
+) -> _T:
     """Run a solver to its end.
 
     `released` returns the value for a request, given the number of its release. The

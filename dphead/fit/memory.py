@@ -30,14 +30,14 @@ _PASSES_STREAMED = 2
 _BYTES_A_ROW = 64  # labels, splits, groups and counts of used slots, for each row
 _TEST_SCORE_BYTES = 12  # a score in float32 and its copy in float64
 _SENT_COPIES = 4  # copies of a sum sent between processes; chosen
-MB = 10**6
+_MB = 10**6
 # When n is private, the stated need is rounded up to this size, which is
 # _BYTES_A_ROW of 1.5 million rows.
-_PRIVATE_N_STEP_BYTES = 100 * MB
+_PRIVATE_N_STEP_BYTES = 100 * _MB
 # control groups of Linux: the memory limit, the memory in use, and its part that the
 # kernel frees first, in version 2 ("") and version 1
-_GROUPS = "/sys/fs/cgroup"
-_GROUP_FILES = {
+GROUPS = "/sys/fs/cgroup"
+GROUP_FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": (
         "memory.limit_in_bytes",
@@ -48,7 +48,7 @@ _GROUP_FILES = {
 
 
 @dataclass(frozen=True)
-class Share:
+class _Share:
     """Hold the parts of a fit's memory.
 
     Attributes
@@ -73,7 +73,7 @@ def share(
     backend: str = "numpy",
     processes: int = 1,
     private_n: bool = False,
-) -> Share:
+) -> _Share:
     """Divide a memory bound between features and kept rows.
 
     Without a bound, a fit may take all memory that is available, and features and kept
@@ -129,8 +129,8 @@ def share(
     taken = fixed + streaming(facts) + sums(facts, releases) + sent
     most = resident() + available() if bound is None else bound
     if taken > most:
-        step = _PRIVATE_N_STEP_BYTES if private_n else MB
-        need = -(-(taken + _FREED_BYTES) // step) * (step // MB)
+        step = _PRIVATE_N_STEP_BYTES if private_n else _MB
+        need = -(-(taken + _FREED_BYTES) // step) * (step // _MB)
         what = (
             f"blocks and sums of {facts.n_features} features and {facts.n_classes} "
             "classes"
@@ -138,11 +138,11 @@ def share(
         if bound is None:
             raise ValueError(
                 f"{what} need {need} MB of memory, and this process can have "
-                f"{most // MB} MB (of the machine, its container or `ulimit -v`). "
+                f"{most // _MB} MB (of the machine, its container or `ulimit -v`). "
                 "Use a larger machine, fewer classes or another method."
             )
         raise ValueError(
-            f"--memory {bound // MB}MB cannot hold {what}. Use --memory {need}MB, "
+            f"--memory {bound // _MB}MB cannot hold {what}. Use --memory {need}MB, "
             "fewer classes or another method."
         )
     free = most - taken
@@ -165,15 +165,15 @@ def _read_again(releases: list[PlannedRelease]) -> bool:
     )
 
 
-def _divided(room: int, loaded: int, more: int) -> Share:
+def _divided(room: int, loaded: int, more: int) -> _Share:
     """Load features if their larger blocks fit too, and keep rows if memory remains.
 
     `loaded` is the size of the features in bytes (0: do not load). `more` is the extra
     size of the larger blocks that loaded features have.
     """
     if 0 < loaded <= room - more:
-        return Share(loaded, min(room - loaded - more, DEFAULT_BYTES))
-    return Share(0, min(room, DEFAULT_BYTES))
+        return _Share(loaded, min(room - loaded - more, DEFAULT_BYTES))
+    return _Share(0, min(room, DEFAULT_BYTES))
 
 
 def resident() -> int:
@@ -228,7 +228,7 @@ def available() -> int:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, name = line.split(":", 2)
             if controllers in ("", "memory"):
-                found += _left_in_groups(controllers, name)
+                found += left_in_groups(controllers, name)
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
         with suppress(OSError):
@@ -237,14 +237,14 @@ def available() -> int:
     return max(0, min(found))
 
 
-def _left_in_groups(controllers: str, name: str) -> Iterator[int]:
+def left_in_groups(controllers: str, name: str) -> Iterator[int]:
     """Yield the bytes left in a control group and in the groups around it.
 
     A container may see its own group as the outermost one. The kernel frees inactive
     pages of files before it refuses memory.
     """
-    top = Path(_GROUPS, controllers)
-    limit, used, freed = _GROUP_FILES[controllers]
+    top = Path(GROUPS, controllers)
+    limit, used, freed = GROUP_FILES[controllers]
     group = top / name.lstrip("/")
     for folder in (group, *group.parents):
         with suppress(OSError, KeyError, ValueError):  # "max" means no limit

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
-PATIENCE = 5  # seconds to wait for git; chosen, not measured
+_PATIENCE = 5  # seconds to wait for git; chosen, not measured
 
 
 def commit(root: Path = _ROOT) -> str | None:
@@ -19,7 +19,7 @@ def commit(root: Path = _ROOT) -> str | None:
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=True
+            command, capture_output=True, text=True, timeout=_PATIENCE, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

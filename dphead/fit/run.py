@@ -122,7 +122,7 @@ def fit_files(
                 announce=announce,
                 progress=progress,
             )
-            tested = _measure(options, result.trained, test)
+            tested = measure(options, result.trained, test)
             report = _write(options, about, result, tested)
     seconds = time.perf_counter() - start
     return {
@@ -262,7 +262,7 @@ def _prepare(
     return replace(fit, agreed=facts_to_agree(fit, options, file))
 
 
-def _measure(options: FitOptions, head: LinearHead, test: _TestRows | None) -> Tested:
+def measure(options: FitOptions, head: LinearHead, test: _TestRows | None) -> Tested:
     """Return the head's metrics on the test rows, if there are any."""
     if test is None:
         return NOT_TESTED

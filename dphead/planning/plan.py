@@ -24,7 +24,7 @@ from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver
 # Relative excess over the budget allowed for fixed noise, as in `Ledger`. The charge
 # and the reported epsilon are computed from the noise itself.
 BUDGET_SLACK = 1e-9
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,13 @@ class Plan(Target):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitPlan(Plan, Generic[T]):
+class FitPlan(Plan, Generic[_T]):
     """Hold a plan with the solver that requests its releases, and the public sizes.
 
     `facts` do not contain the budget. `budgeted` adds it.
     """
 
-    solver: Solver[T]
+    solver: Solver[_T]
     facts: ProblemInfo
 
     @cached_property
@@ -170,7 +170,7 @@ class FitPlan(Plan, Generic[T]):
 
 
 def make_plan(
-    solver: Solver[T],
+    solver: Solver[_T],
     facts: ProblemInfo,
     *,
     epsilon: float,
@@ -179,7 +179,7 @@ def make_plan(
     accountant: str = "auto",
     group_cap: int | None = None,
     group_mean: bool = False,
-) -> FitPlan[T]:
+) -> FitPlan[_T]:
     """Calibrate the solver's releases to (epsilon, delta).
 
     Parameters

@@ -12,7 +12,7 @@ from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver, Steps
 
 
 @dataclass(frozen=True)
-class StandIn:
+class _StandIn:
     """Run a solver on n_rows rows as if there were facts.n_rows rows.
 
     Each row stands for facts.n_rows / n_rows rows. The stand-in repeats the requests of
@@ -68,6 +68,6 @@ def on_fewer_rows(plan: FitPlan, n_rows: int) -> FitPlan:
     for spec in plan.specs:
         noise = spec.noise_multiplier * (n_rows / spec.n_rows)
         specs.append(replace(spec, n_rows=n_rows, noise_multiplier=noise))
-    solver = StandIn(plan.solver, plan.budgeted(plan.facts), n_rows)
+    solver = _StandIn(plan.solver, plan.budgeted(plan.facts), n_rows)
     facts = replace(plan.facts, n_rows=n_rows)
     return replace(plan, specs=specs, solver=solver, facts=facts)

@@ -11,7 +11,7 @@ import numpy as np
 from dphead.privacy.sampling import NO_GROUP, ranks
 
 # numbers that are read at a time: 16 MB in float64; chosen, not measured
-_NUMBERS = 2**21
+NUMBERS = 2**21
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class GroupMeans:
         rounded to float32. Each step is one IEEE operation on one number, whatever
         other rows are read in the same pass.
         """
-        together = max(1, _NUMBERS // max(1, out.shape[1]))
+        together = max(1, NUMBERS // max(1, out.shape[1]))
         for i in range(0, len(slots), together):
             part = slice(i, i + together)
             self._write(slots[part], read, out[part], together)

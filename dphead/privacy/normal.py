@@ -299,7 +299,7 @@ def quantile(tails: np.ndarray) -> np.ndarray:
     # Exponent and leading bits of the float64 number the cell.
     cells = p.view(np.int64) >> (52 - _CELLS_LOG2)
     cells -= (1023 + _FIRST_BINADE) << _CELLS_LOG2
-    centers, coefficients = _cells()
+    centers, coefficients = lookup_cells()
     step = centers.take(cells, mode="clip")  # p may have been rounded up to 2^63
     step -= p
     x = coefficients[_TAYLOR_DEGREE].take(cells, mode="clip")
@@ -313,7 +313,7 @@ def quantile(tails: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _cells() -> tuple[np.ndarray, np.ndarray]:
+def lookup_cells() -> tuple[np.ndarray, np.ndarray]:
     """Return the middle of each cell, and the Taylor coefficients there.
 
     Middles are in units of 2⁻⁶⁴. The series expands −Φ⁻¹(center − step) in powers of
@@ -323,7 +323,7 @@ def _cells() -> tuple[np.ndarray, np.ndarray]:
     per_binade = 1 << _CELLS_LOG2
     middle = 1 + (cells % per_binade + 0.5) / per_binade
     centers = np.ldexp(middle, _FIRST_BINADE + cells // per_binade)
-    pairs = [_value_and_slope(int(c)) for c in centers]
+    pairs = [value_and_slope(int(c)) for c in centers]
     series = [np.array(values) for values in zip(*pairs, strict=True)]
     # x'' = x x'^2 in powers of the step: a triple convolution.
     for k in range(_TAYLOR_DEGREE - 1):
@@ -336,7 +336,7 @@ def _cells() -> tuple[np.ndarray, np.ndarray]:
     return centers, np.stack(series)
 
 
-def _value_and_slope(p: int) -> tuple[float, float]:
+def value_and_slope(p: int) -> tuple[float, float]:
     """Return x = −Φ⁻¹(p/2**64) and −dx/dp in units of 2⁻⁶⁴.
 
     Their relative errors are at most 2⁻⁵² and 2⁻⁴⁷. A guess gets one Newton step, with

@@ -99,11 +99,11 @@ class Request:
     params: Params
 
 
-T_co = TypeVar("T_co", covariant=True)  # what a solver returns: mostly a LinearHead
+_T_co = TypeVar("_T_co", covariant=True)  # what a solver returns: mostly a LinearHead
 Steps = Generator[Request, Released, LinearHead]
 
 
-class Solver(Protocol[T_co]):
+class Solver(Protocol[_T_co]):
     """Define the protocol of a solver: a name, a plan, and a generator of requests.
 
     `plan` lists every release before any data is read. `solve` yields one `Request` for
@@ -119,7 +119,7 @@ class Solver(Protocol[T_co]):
         """Return the planned releases, in order."""
         ...
 
-    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, T_co]:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, _T_co]:
         """Request each planned release, and return the head."""
         ...
 

@@ -48,11 +48,11 @@ def on_all_classes(
 ) -> AccuracyEstimate:
     """Return the expected accuracy on new rows of all classes.
 
-    `overfit` and `on_new` describe the parameters.
+    `overfit` and `_on_new` describe the parameters.
     """
     chance = 1 / facts.n_classes
     gap = min(overfit(facts, descent, seen, units), max(0.0, seen - chance))
-    middle, sd = on_new(facts, seen, noise, units, gap)
+    middle, sd = _on_new(facts, seen, noise, units, gap)
     return interval(middle, sd, NORMAL_95)
 
 
@@ -73,7 +73,7 @@ def expected_of_classes(
         # the head overfits all classes together, so `units` counts all rows
         gap = overfit(facts, descent, seen, units)
         own_units = max(1.0, kept / facts.group_cap)
-        found.append(on_new(facts, seen, noise, own_units, gap))
+        found.append(_on_new(facts, seen, noise, own_units, gap))
     each = tuple(interval(middle, sd, NORMAL_95) for middle, sd in found)
     mean, mean_sd = (sum(values) / len(found) for values in zip(*found, strict=True))
     balanced = interval(mean, mean_sd, NORMAL_95)
@@ -90,7 +90,7 @@ def expected_of_classes(
     return ClassAccuracy(each, balanced, weakest, worst)
 
 
-def on_new(
+def _on_new(
     facts: ProblemInfo, seen: float, noise: float, units: float, gap: float
 ) -> tuple[float, float]:
     """Return the accuracy on new rows, and its standard deviation.

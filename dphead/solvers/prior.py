@@ -11,7 +11,7 @@ from dphead.privacy.transform import RowTransform
 from dphead.solvers.settings import typed
 
 # initial logits on unit rows: trials on CIFAR-10's training rows, not stored
-START_LOGITS = 8.0
+_START_LOGITS = 8.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PublicPrior:
         # scale than unit rows need, so every class gets the length START_LOGITS.
         between = self._weights - self._weights.mean(axis=1, keepdims=True)
         norms = np.linalg.norm(between, axis=0)
-        between = START_LOGITS * between / np.where(norms > 0, norms, 1)
+        between = _START_LOGITS * between / np.where(norms > 0, norms, 1)
         start = np.zeros(shape)
         # scores must be those of the prior for unscaled rows: w / s for rows s x
         start[:features] = (

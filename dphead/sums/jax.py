@@ -38,7 +38,7 @@ _STRIPS = 4
 
 
 @dataclass(frozen=True)
-class PlacedRows:
+class _PlacedRows:
     """Hold rows on the devices: q (k, width) int16, scale (k,) float64."""
 
     q: Any
@@ -77,13 +77,13 @@ class JaxSums:
         """Return the norms of transformed rows."""
         return self._host.norms(ask, block)
 
-    def rows(self, ask: SumTask, block: Block) -> PlacedRows:
+    def rows(self, ask: SumTask, block: Block) -> _PlacedRows:
         """Return the block's rows as integers on the devices."""
         with jax.enable_x64(True):
             made = self._rounded(ask, block)
             where = _sharding(len(made.q))
             q = made.q.astype(np.int32) if made.q.itemsize > 4 else made.q
-            return PlacedRows(
+            return _PlacedRows(
                 jax.device_put(q, where), jax.device_put(made.scale, where)
             )
 
@@ -110,7 +110,7 @@ class JaxSums:
             w, step = self._placed(ask.weights)
             devices = _devices(len(y))
             scored = ask.weights is not None
-            sums = _compiled(ask.statistic, ask.clip_norm, scored, devices)
+            sums = compiled(ask.statistic, ask.clip_norm, scored, devices)
             q = jnp.asarray(rows.q)
             scale = jnp.asarray(rows.scale)
             added = sums(q, scale, y.astype(np.int64), used, w, step)
@@ -126,9 +126,7 @@ class JaxSums:
 
 
 @lru_cache(maxsize=64)
-def _compiled(
-    statistic: Statistic, clip_norm: float, scored: bool, devices: int
-) -> Any:
+def compiled(statistic: Statistic, clip_norm: float, scored: bool, devices: int) -> Any:
     """Return the compiled sum of a block's statistics on `devices` devices."""
 
     def block_sum(q: Any, scale: Any, y: Any, used: Any, w: Any, step: Any) -> Any:
@@ -160,9 +158,9 @@ def _products(statistic: Statistic, left: Any, right: Any, y: Any, keep: Any) ->
     short = isinstance(statistic, _SHORT_FACTORS) and not isinstance(
         statistic, SigmoidHessians
     )
-    product = _short_product if short else _wide_product
+    product = short_product if short else wide_product
     if statistic.kind == "outer":
-        return _in_runs(product, left.T, right)
+        return in_runs(product, left.T, right)
     if not short:
         left = left.astype(jnp.float64)
     weights = right.astype(left.dtype)  # short rows have weights of zero and one
@@ -171,7 +169,7 @@ def _products(statistic: Statistic, left: Any, right: Any, y: Any, keep: Any) ->
     if isinstance(statistic, GramAndSums):
         same = y[:, None] == jnp.arange(statistic.n_classes)[None, :]
         classes = same & keep[:, None]
-        sums = _in_runs(_short_product, classes.T, left)
+        sums = in_runs(short_product, classes.T, left)
         return jnp.concatenate([squares[0], sums])
     if len(statistic.shape(1)) == 2:
         return squares[0]
@@ -181,15 +179,15 @@ def _products(statistic: Statistic, left: Any, right: Any, y: Any, keep: Any) ->
 def _symmetric(product: Any, a: Any, b: Any) -> Any:
     """Return the symmetric aᵀ b; on a CPU, most entries below its diagonal are zero."""
     d = a.shape[1]
-    step = d if _on_accelerator() else -(-d // _STRIPS)
+    step = d if on_accelerator() else -(-d // _STRIPS)
     strips = []
     for i in range(0, d, step):
-        strip = _in_runs(product, a[:, i : i + step].T, b[:, i:])
+        strip = in_runs(product, a[:, i : i + step].T, b[:, i:])
         strips.append(jnp.pad(strip, ((0, 0), (i, 0))))
     return jnp.concatenate(strips)
 
 
-def _in_runs(product: Any, a: Any, b: Any) -> Any:
+def in_runs(product: Any, a: Any, b: Any) -> Any:
     """Return the sum of product(a, b) over runs of DEVICE_ROWS rows, in int64."""
     total = jnp.zeros((a.shape[0], b.shape[1]), jnp.int64)
     for i in range(0, a.shape[1], DEVICE_ROWS):
@@ -198,13 +196,13 @@ def _in_runs(product: Any, a: Any, b: Any) -> Any:
     return total
 
 
-def _wide_product(a: Any, b: Any) -> Any:
+def wide_product(a: Any, b: Any) -> Any:
     """Return a @ b in float64: sums stay below 2**53, exact in any order."""
     a, b = a.astype(jnp.float64), b.astype(jnp.float64)
     return jnp.matmul(a, b, precision="highest").astype(jnp.int64)
 
 
-def _short_product(a: Any, b: Any) -> Any:
+def short_product(a: Any, b: Any) -> Any:
     """Return a @ b of numbers up to RADIUS.
 
     Accelerators have fast units for 8-bit integers. They compute three products of
@@ -212,25 +210,26 @@ def _short_product(a: Any, b: Any) -> Any:
     other two is low high' + high low' [Karatsuba].
     """
     assert DEVICE_ROWS * MAX_HALVES**2 < 2**31
-    if not _on_accelerator():
-        return _wide_product(a, b)
+    if not on_accelerator():
+        return wide_product(a, b)
 
     def times(one: Any, other: Any) -> Any:
         product = jnp.matmul(one, other, preferred_element_type=jnp.int32)
         return product.astype(jnp.int64)
 
-    (low_a, high_a), (low_b, high_b) = _halves(a), _halves(b)
+    (low_a, high_a), (low_b, high_b) = halves(a), halves(b)
     of_low = times(low_a, low_b)
     of_high = times(high_a, high_b)
     mixed = times(low_a + high_a, low_b + high_b) - of_low - of_high
     return of_low + HALF_BASE * mixed + HALF_BASE**2 * of_high
 
 
-def _on_accelerator() -> bool:
+def on_accelerator() -> bool:
+    """Return whether jax computes on a GPU or a TPU."""
     return jax.default_backend() != "cpu"
 
 
-def _halves(x: Any) -> tuple[Any, Any]:
+def halves(x: Any) -> tuple[Any, Any]:
     """Return low and high in int8: x = low + HALF_BASE * high.
 
     |x| must be below 2**12. Then |low + high| is at most MAX_HALVES.

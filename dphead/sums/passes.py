@@ -95,7 +95,7 @@ def checked_sum(
     exact = block_sum.is_compared(ask.statistic)
     # A new slot for each pass: a kernel that is wrong on some rows cannot know which
     # rows are compared [proofs/sums.md].
-    tested = _secret_slot(rows.n_rows, indices) if exact else None
+    tested = secret_slot(rows.n_rows, indices) if exact else None
     key = rows_key(ask)
 
     def known(index: np.ndarray) -> bool:
@@ -132,7 +132,7 @@ def checked_sum(
         return empty_sum(ask, rows.n_features)
 
     if block_sum.parallel:
-        total = _on_every_core(add, checked(), empty)
+        total = on_every_core(add, checked(), empty)
     else:  # without threads, because this block sum already uses every core or a device
         total = reduce(lambda out, item: add(item, out), checked(), empty())
     count.check()  # raises before anyone uses a value of this pass
@@ -143,7 +143,8 @@ def checked_sum(
     return total
 
 
-def _secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
+def secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
+    """Return the slot of a random row of the sample, or None for an empty sample."""
     # `secrets`, not a seeded generator: a kernel must not be able to predict the slot
     n = n_rows if indices is None else len(indices)
     if n == 0:
@@ -231,7 +232,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _on_every_core(
+def on_every_core(
     add: Callable[[Any, Any], Any],
     items: Iterator[Any],
     empty: Callable[[], np.ndarray],

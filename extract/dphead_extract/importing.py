@@ -125,7 +125,7 @@ def import_features(
             people.keep(writer.dataset_id, writer.salt, groups)
         if not writer.already_complete:
             try:
-                _fill(table, options, writer, progress)
+                fill(table, options, writer, progress)
                 writer.finish()
             # the same command would fail again, so nothing can be resumed
             except FormatError:
@@ -239,7 +239,7 @@ def _digest(options: ImportOptions) -> str:
     return digest.hexdigest()
 
 
-def _fill(
+def fill(
     table: Table,
     options: ImportOptions,
     writer: FeaturesWriter,

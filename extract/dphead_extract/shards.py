@@ -141,7 +141,7 @@ def shared_identifiers(
         # name the whole file at once, and only if no process has named one
         write_private(path, json.dumps(drawn).encode(), once=True)
     except FileExistsError:
-        drawn = read_shared(path)
+        drawn = _read_shared(path)
     if drawn["source"] != source_digest:
         what = "other images or labels"
     elif dataset_id not in (None, drawn["dataset_id"]):
@@ -154,7 +154,7 @@ def shared_identifiers(
     )
 
 
-def read_shared(path: Path) -> dict[str, str]:
+def _read_shared(path: Path) -> dict[str, str]:
     """Return the identifiers that the first shard drew.
 
     Raises ExtractError if the file is damaged.

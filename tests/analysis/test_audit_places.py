@@ -34,7 +34,7 @@ def prepared(method="dp-ls", relation="zero_out", group_cap=None):
     solver = make_method(method, FACTS, {}).solver
     plan = with_noise(solver, FACTS, relation=relation, group_cap=group_cap)
     problem = worst_case(FACTS, plan)
-    return problem, audit._kinds(solver, plan, problem)
+    return problem, audit.kinds_of_fits(solver, plan, problem)
 
 
 def failed(share=1.0, broken=0, **given):

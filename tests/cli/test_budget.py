@@ -30,7 +30,7 @@ def terminal(monkeypatch):
     """A user who types lines on a terminal."""
 
     def types(text):
-        monkeypatch.setattr(budget, "_on_terminal", lambda: True)
+        monkeypatch.setattr(budget, "on_terminal", lambda: True)
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
     return types

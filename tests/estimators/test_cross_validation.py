@@ -49,7 +49,7 @@ def test_the_charge_is_the_sum_of_the_folds_fits():
 
 def test_a_fold_is_fitted_without_its_rows_and_measured_on_them():
     model = DPLeastSquaresClassifier(epsilon=1e6, **GIVEN, allow_large_delta=True)
-    fold = cross_validation._folds(model, len(Y), None, 3)
+    fold = cross_validation.folds_of_rows(model, len(Y), None, 3)
     assert sorted(np.bincount(fold)) == [50, 50, 50]
     wrong = Y.copy()
     wrong[fold == 0] = (Y[fold == 0] + 1) % 3
@@ -65,10 +65,10 @@ def test_no_row_decides_the_fold_of_another_one():
     model = DPLeastSquaresClassifier(
         relation="add_remove", nominal_n=150, group_cap=3, **GIVEN
     )
-    fold = cross_validation._folds(model, 150, groups, 4)
+    fold = cross_validation.folds_of_rows(model, 150, groups, 4)
     less = np.delete(np.arange(150), [30, 31, 32])
     assert np.array_equal(
-        cross_validation._folds(model, 147, groups[less], 4), fold[less]
+        cross_validation.folds_of_rows(model, 147, groups[less], 4), fold[less]
     )
     assert fold[7] == -1  # always trained on
     assert all(len({*fold[i : i + 3]}) == 1 for i in range(9, 150, 3))

@@ -3,17 +3,12 @@
 import doctest
 
 import pytest
+from estimators.methods import METHODS
 from sklearn.base import is_classifier
 
 import dphead
 from dphead.planning.methods import settable
 
-METHODS = [
-    getattr(dphead, name)
-    for name in dphead.__all__
-    if name.endswith("Classifier")
-    if name not in ("DPHeadClassifier", "DPMultiLabelClassifier")  # of any method
-]
 OTHERS = [dphead.DPMultiLabelClassifier, dphead.DPPCA, dphead.DPRegressor]
 
 

@@ -144,11 +144,11 @@ def test_features_of_other_libraries_are_refused_by_type_and_masked_ones_none():
     pa = pytest.importorskip("pyarrow")
     for values in ([None, 1.0], [None, None], ["a", "b"]):
         with pytest.raises(ValueError, match=r"pandas frame, got Table"):
-            inputs._numbers(pa.table({"a": values}))
+            inputs.row_numbers(pa.table({"a": values}))
     for dtype in (np.int64, np.float32, np.longdouble, bool):
         x = np.ma.array(np.ones((2, 2)), dtype)
         x[0, 1] = np.ma.masked
-        assert_array_equal(inputs._numbers(x), [[1, np.nan], [1, 1]])
+        assert_array_equal(inputs.row_numbers(x), [[1, np.nan], [1, 1]])
 
 
 def test_rows_in_memory_are_plain_arrays():

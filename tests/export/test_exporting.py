@@ -248,7 +248,7 @@ def test_a_format_that_writes_other_weights_and_compares_nothing_is_refused(
 @pytest.mark.parametrize("name, why", [("bare", ""), ("unit", "too large")])
 def test_a_head_of_large_scores_is_exported(run, tmp_path, monkeypatch, to, name, why):
     """Rows of smaller norm are compared, if the norm changes the scores."""
-    monkeypatch.setattr(heads, "_LARGEST_SCORE", 1e-3)
+    monkeypatch.setattr(heads, "LARGEST_SCORE", 1e-3)
     copy = tmp_path / "run"
     copy.mkdir()
     weights = RNG.normal(size=(12, 3))

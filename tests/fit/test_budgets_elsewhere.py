@@ -156,7 +156,7 @@ def test_a_resumed_fit_goes_on_in_its_own_ledger(features, tmp_path, monkeypatch
     def dies(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dphead.fit.run._measure", dies)
+    monkeypatch.setattr("dphead.fit.run.measure", dies)
     with pytest.raises(KeyboardInterrupt):
         from dphead.fit.options import FitOptions
         from dphead.fit.run import fit_files

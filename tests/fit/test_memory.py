@@ -92,7 +92,7 @@ def test_features_take_what_is_left_of_a_small_machine(monkeypatch):
 
 @pytest.mark.parametrize("controllers", ["", "memory"])
 def test_the_limits_of_a_container_count(controllers, tmp_path, monkeypatch):
-    limit, used, freed = memory._GROUP_FILES[controllers]
+    limit, used, freed = memory.GROUP_FILES[controllers]
     top = tmp_path / controllers
     inner = top / "job" / "step"
     inner.mkdir(parents=True)
@@ -100,11 +100,11 @@ def test_the_limits_of_a_container_count(controllers, tmp_path, monkeypatch):
         (folder / limit).write_text(most)
         (folder / used).write_text(f"{500 * MB}")
         (folder / "memory.stat").write_text(f"other 5\n{freed} {100 * MB}\n")
-    monkeypatch.setattr(memory, "_GROUPS", str(tmp_path))
-    assert list(memory._left_in_groups(controllers, "/job/step")) == [500 * MB]
+    monkeypatch.setattr(memory, "GROUPS", str(tmp_path))
+    assert list(memory.left_in_groups(controllers, "/job/step")) == [500 * MB]
     # a container does not see the groups above its own
     (top / limit).write_text(f"{800 * MB}")
-    assert list(memory._left_in_groups(controllers, "/not/seen")) == [400 * MB]
+    assert list(memory.left_in_groups(controllers, "/not/seen")) == [400 * MB]
 
 
 def test_the_limit_of_the_shell_counts():

@@ -492,7 +492,7 @@ def test_an_import_that_dies_after_its_people_are_recorded_is_resumed(
     output, command = year(tmp_path, "one", 0)
     command = (*command, "--people", clinic, "--new-people")
     with monkeypatch.context() as patch:
-        patch.setattr(importing, "_fill", lambda *_: 1 / 0)
+        patch.setattr(importing, "fill", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             dphead(*command)
     fitted(*command)

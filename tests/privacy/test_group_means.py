@@ -66,7 +66,7 @@ def test_rows_that_count_are_those_of_the_definition(rows, cap, together):
     """
     x, y, groups = arrays(rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_NUMBERS", 2 * together)
+        patch.setattr(module, "NUMBERS", 2 * together)
         found, labels = counted(x, y, groups, cap)
     wanted, classes = means_of_groups(x, y, groups, cap)
     assert np.array_equal(labels, classes)

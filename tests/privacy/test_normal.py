@@ -216,7 +216,7 @@ def test_the_inverse_errs_by_less_than_its_bound():
     words: for every p that the 64 digits leave open, −Φ⁻¹(p) lies within MARGIN/2·(1 +
     x) of the float64 value.
     """
-    middles = normal._cells()[0].astype(np.int64)
+    middles = normal.lookup_cells()[0].astype(np.int64)
     half = (
         np.int64(1) << np.floor(np.log2(middles.astype(float))).astype(np.int64)
     ) >> 6
@@ -291,7 +291,7 @@ def test_an_inverse_that_errs_is_noticed(monkeypatch):
     """
     monkeypatch.setattr(normal, "ndtri", lambda p: stats.norm.ppf(p) + 1e-9)
     with pytest.raises(ArithmeticError, match="ndtri has an error"):
-        normal._value_and_slope(2**62)
+        normal.value_and_slope(2**62)
 
 
 def test_tails_appear_as_often_as_they_should():

@@ -134,14 +134,14 @@ def test_one_device_and_eight_give_the_head_of_numpy_byte_for_byte(results):
 
 
 # what is compiled as for accelerators
-HALVES = lru_cache(jax_sums._compiled.__wrapped__)
+HALVES = lru_cache(jax_sums.compiled.__wrapped__)
 
 
 @pytest.fixture(params=["float64", "halves"])
 def products(request, monkeypatch):
     """Products as processors make them, and as accelerators do."""
     if request.param == "halves":
-        monkeypatch.setattr(jax_sums, "_compiled", HALVES)
+        monkeypatch.setattr(jax_sums, "compiled", HALVES)
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     return request.param
 
@@ -258,9 +258,9 @@ def test_products_of_blocks_of_any_length_are_exact(products, rows, one, other):
     with jax.enable_x64(True):
         a = np.full((1, rows), one, np.int32)
         b = np.full((rows, 1), other, np.int32)
-        how = {"halves": jax_sums._short_product, "float64": jax_sums._wide_product}
+        how = {"halves": jax_sums.short_product, "float64": jax_sums.wide_product}
         arrays = jax.numpy.asarray(a), jax.numpy.asarray(b)
-        total = jax_sums._in_runs(how[products], *arrays)
+        total = jax_sums.in_runs(how[products], *arrays)
     assert total.dtype == np.int64
     assert int(total[0, 0]) == rows * one * other
 
@@ -277,7 +277,7 @@ def test_only_small_numbers_go_in_halves(monkeypatch):
         )
 
     used = []
-    for name in ("_short_product", "_wide_product"):
+    for name in ("short_product", "wide_product"):
         real = getattr(jax_sums, name)
 
         def seen(a, b, name=name, real=real):
@@ -285,16 +285,16 @@ def test_only_small_numbers_go_in_halves(monkeypatch):
             return real(a, b)
 
         monkeypatch.setattr(jax_sums, name, seen)
-    monkeypatch.setattr(jax_sums, "_compiled", jax_sums._compiled.__wrapped__)
+    monkeypatch.setattr(jax_sums, "compiled", jax_sums.compiled.__wrapped__)
     monkeypatch.setattr(jax, "jit", traced)
-    monkeypatch.setattr(jax_sums, "_on_accelerator", lambda: True)
+    monkeypatch.setattr(jax_sums, "on_accelerator", lambda: True)
     for statistic in STATISTICS:
         rows = CpuSums().rows(*asked(statistic))
         used.clear()
         ask, block = asked(statistic)
         JaxSums().add(ask, rows, block.y, block.index >= 0, 0)
         assert len(set(used)) == 1, statistic
-        assert used[0] == "_wide_product" or statistic.max_entry <= RADIUS**2, statistic
+        assert used[0] == "wide_product" or statistic.max_entry <= RADIUS**2, statistic
 
 
 def asked(statistic):
@@ -386,7 +386,7 @@ def test_rows_on_a_device_are_those_of_their_own_transform():
 
 def test_two_halves_are_the_number():
     x = np.arange(-RADIUS, RADIUS + 1)
-    halves = jax_sums._halves(jax.numpy.asarray(x.astype(np.int32)))
+    halves = jax_sums.halves(jax.numpy.asarray(x.astype(np.int32)))
     low, high = (np.asarray(half).astype(np.int64) for half in halves)
     assert [half.dtype for half in halves] == [np.int8, np.int8]
     assert np.array_equal(low + HALF_BASE * high, x)

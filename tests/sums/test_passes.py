@@ -127,7 +127,7 @@ def test_features_of_kept_rows_are_read_for_the_secret_run_alone(monkeypatch):
     kept = KeptRows(1 << 20)
     params = Params(weights=np.zeros((D, M)))
     secret = [200]
-    monkeypatch.setattr(passes, "_secret_slot", lambda n_rows, indices: secret[0])
+    monkeypatch.setattr(passes, "secret_slot", lambda n_rows, indices: secret[0])
     sums = []
     for slot in (200, 200, 599):
         secret[0] = slot
@@ -153,7 +153,7 @@ def test_a_count_uses_rows_that_gradients_kept_and_keeps_none(monkeypatch):
     x, y = toy(600)
     rows = Streamed(x, y, 128)
     kept = KeptRows(1 << 20)
-    monkeypatch.setattr(passes, "_secret_slot", lambda n_rows, indices: 200)
+    monkeypatch.setattr(passes, "secret_slot", lambda n_rows, indices: 200)
     weights = np.random.default_rng(0).standard_normal((D, M))
     params = Params(weights=weights)
     for statistic, own, n_read in (
@@ -291,10 +291,10 @@ def test_the_secret_slot_is_any_slot_of_the_pass(monkeypatch):
     """
     asked = []
     monkeypatch.setattr(passes.secrets, "randbelow", lambda n: asked.append(n) or n - 1)
-    assert passes._secret_slot(50, None) == 49
-    assert passes._secret_slot(50, np.array([3, 7, 9])) == 9
-    assert passes._secret_slot(50, np.zeros(0, int)) is None
-    assert passes._secret_slot(0, None) is None
+    assert passes.secret_slot(50, None) == 49
+    assert passes.secret_slot(50, np.array([3, 7, 9])) == 9
+    assert passes.secret_slot(50, np.zeros(0, int)) is None
+    assert passes.secret_slot(0, None) is None
     assert asked == [50, 3]
 
 
@@ -381,7 +381,7 @@ def test_no_two_threads_add_to_one_sum_at_a_time(monkeypatch):
         return out
 
     items = [9, 1, 1, 1, 5, 1, 3, 1, 1, 7, 1]
-    total = passes._on_every_core(add, iter(items), partial(np.zeros, 1))
+    total = passes.on_every_core(add, iter(items), partial(np.zeros, 1))
     assert total == sum(items)
 
 
@@ -390,15 +390,14 @@ def test_no_block_is_summed_after_a_pass_has_failed(monkeypatch):
     monkeypatch.setattr(passes, "cores", lambda: 2)
     done = []
     with pytest.raises(OSError, match="cannot be read"):
-        passes._on_every_core(
+        passes.on_every_core(
             _adding(done), iter([1, None, 2, 3, 4]), partial(np.zeros, 1)
         )
     seen = len(done)
     time.sleep(0.2)
     assert 0 < len(done) == seen
     assert (
-        passes._on_every_core(_adding(done), iter([3, 4, 5]), partial(np.zeros, 1))
-        == 12
+        passes.on_every_core(_adding(done), iter([3, 4, 5]), partial(np.zeros, 1)) == 12
     )
 
 
@@ -417,12 +416,10 @@ def test_an_interrupt_while_a_thread_starts_leaves_the_next_pass_one_thread_a_su
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        passes._on_every_core(_adding([]), iter(range(9)), partial(np.zeros, 1))
+        passes.on_every_core(_adding([]), iter(range(9)), partial(np.zeros, 1))
     monkeypatch.setattr(threading.Thread, "start", start)
     by = []
-    assert (
-        passes._on_every_core(_adding(by), iter(range(9)), partial(np.zeros, 1)) == 36
-    )
+    assert passes.on_every_core(_adding(by), iter(range(9)), partial(np.zeros, 1)) == 36
     assert len(set(by)) == 2
 
 

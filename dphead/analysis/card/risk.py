@@ -15,7 +15,7 @@ from dphead.analysis.tradeoff import (
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.accounting import GaussianEvent, event_of
 
-COMPARED = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # epsilons for comparison
+_COMPARED = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # epsilons for comparison
 CURVE_RATES = np.geomspace(1e-4, 1, 81)  # false-positive rates of a drawn curve
 
 
@@ -82,7 +82,7 @@ def limits_of(report: dict[str, Any]) -> list[Limits]:
         _limits(
             e, [GaussianEvent(1 / mu_from_epsilon(e, g["delta"]))], relation, replaced
         )
-        for e in COMPARED
+        for e in _COMPARED
         if not math.isclose(e, g["epsilon"], rel_tol=1e-3)
     ]
     return sorted([*own, *others], key=lambda limits: limits.epsilon)

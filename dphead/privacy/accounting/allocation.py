@@ -65,7 +65,7 @@ def epoch_losses(
     """
     # All mass at an infinite loss: delta is 1 at every epsilon.
     nothing = Losses(0, np.zeros(1), 1.0, interval)
-    ratio = _ratio(1 / noise_multiplier, direction)
+    ratio = grid_of_ratio(1 / noise_multiplier, direction)
     if ratio is None:
         return nothing
     unseen, seen = ratio
@@ -82,10 +82,10 @@ def epoch_losses(
     # The loss is log R under P, and -log R under Q.
     sign = 1 if direction == "removed" else -1
     logs = np.log(places[~zero] * (sums.interval / steps))
-    return _on_grid(sign * logs, chances[~zero], infinite, interval)
+    return on_grid(sign * logs, chances[~zero], infinite, interval)
 
 
-def _ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
+def grid_of_ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
     """Return the distribution of W = exp(mu Z - mu**2/2) on a grid, twice.
 
     The first result is under Z ~ N(0, 1). The second has these probabilities times W.
@@ -105,9 +105,9 @@ def _ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
     x = (lowest + np.arange(count + 1)) * width
     logs = np.log(np.maximum(x, 1e-300))
     z = logs / mu + mu / 2
-    mass, mass_error = _cells(z, mu, logs)
+    mass, mass_error = cells(z, mu, logs)
     # E[W; cell] is a normal mass too: W tilts the normal law by mu.
-    mean, mean_error = _cells(z - mu, mu, logs)
+    mean, mean_error = cells(z - mu, mu, logs)
     start = x[:-1]
     doubt = mean_error + start * mass_error
     doubt += 4 * UNIT_ROUNDOFF * (mean + start * mass)
@@ -124,8 +124,8 @@ def _ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
     lost = float(np.sum(mass_error)) + 4 * UNIT_ROUNDOFF
     weighted_lost = float(np.sum(x[1:] * mass_error))
     weighted_lost += 4 * UNIT_ROUNDOFF * float(np.sum(weighted))
-    unseen = Losses(lowest, chances, lost + _outside(z), width)
-    seen = Losses(lowest, weighted, weighted_lost + _outside(z - mu), width)
+    unseen = Losses(lowest, chances, lost + mass_outside(z), width)
+    seen = Losses(lowest, weighted, weighted_lost + mass_outside(z - mu), width)
     return unseen, seen
 
 
@@ -149,7 +149,7 @@ def _grid(mu: float) -> tuple[int, int, float] | None:
     return lowest, count, width
 
 
-def _cells(z: np.ndarray, mu: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def cells(z: np.ndarray, mu: float, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the normal probability between successive z, and rounding bounds.
 
     z is logs / mu + mu / 2, or logs / mu - mu / 2. `logs` are the logarithms of the
@@ -172,14 +172,14 @@ def _cells(z: np.ndarray, mu: float, logs: np.ndarray) -> tuple[np.ndarray, np.n
     return chances, errors + 2 * unit * chances
 
 
-def _outside(z: np.ndarray) -> float:
+def mass_outside(z: np.ndarray) -> float:
     """Return the normal probability below the first z and above the last z."""
     # Ratios beyond the grid: their mass is an infinite loss too.
     outside = float(ndtr(z[0])) + float(ndtr(-z[-1]))
     return outside * (1 + 1e-6)  # far above what rounding of z can change
 
 
-def _on_grid(
+def on_grid(
     values: np.ndarray, chances: np.ndarray, infinite: float, interval: float
 ) -> Losses:
     """Put losses on a grid so that delta does not decrease at any epsilon.

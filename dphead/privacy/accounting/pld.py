@@ -160,7 +160,7 @@ def loss_distribution(
     nothing = Losses(0, np.ones(1), 0.0, interval)
     full = []
     if full_mu > 0:
-        full.append(_connect_dots(*_full_pair(full_mu), interval))
+        full.append(connect_dots(*full_pair(full_mu), interval))
     found = []
     for direction in directions:
         parts = list(full)
@@ -169,7 +169,7 @@ def loss_distribution(
                 sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
                 one = epoch_losses(sd, event.epoch_steps, direction, interval)
             else:
-                one = _connect_dots(*_sample_pair(event, direction), interval)
+                one = connect_dots(*sample_pair(event, direction), interval)
             # Equal releases by a power, the few kinds one after another.
             parts.append(self_composed(one, event.epochs))
         # Short arrays first, to keep the convolutions small.
@@ -249,17 +249,18 @@ def _log_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return largest + np.log(total), parts / total[:, None]
 
 
-def _normal(mean: float, sd: float) -> Mixture:
+def one_normal(mean: float, sd: float) -> Mixture:
+    """Return a normal distribution, as a mixture of one component."""
     return Mixture(np.zeros(1), np.array([mean]), sd)
 
 
-def _full_pair(mu: float) -> tuple[Mixture, Mixture]:
+def full_pair(mu: float) -> tuple[Mixture, Mixture]:
     """Return the pair of all full batches, with total `mu`, for every relation."""
     sd = min(1 / mu, LARGEST_NOISE)  # less noise costs more
-    return _normal(1.0, sd), _normal(0.0, sd)
+    return one_normal(1.0, sd), one_normal(0.0, sd)
 
 
-def _sampled(event: GaussianEvent, sd: float, moved: float) -> Mixture:
+def sampled_mixture(event: GaussianEvent, sd: float, moved: float) -> Mixture:
     """Return the mixture over the number j of a unit's sampled rows.
 
     Each sampled row moves the mean. Only the numbers in `_window` are kept. The ratio
@@ -312,7 +313,7 @@ def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
     return int(first), max(int(last), 1)
 
 
-def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
+def sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
     """Return the pair of a Poisson batch. Their ratio increases with x.
 
     Noise is relative to the clip norm C. For a unit of k rows, j is binomial (k, q).
@@ -321,10 +322,10 @@ def _sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture
     N(-j C). For "replaced", they are the mixtures of N(j C) and of N(-j C).
     """
     sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
-    plain = _normal(0.0, sd)
+    plain = one_normal(0.0, sd)
     # "replaced" has a mixture on both sides: the row is x or -x.
-    upper = plain if direction == "added" else _sampled(event, sd, 1.0)
-    lower = plain if direction == "removed" else _sampled(event, sd, -1.0)
+    upper = plain if direction == "added" else sampled_mixture(event, sd, 1.0)
+    lower = plain if direction == "removed" else sampled_mixture(event, sd, -1.0)
     return upper, lower
 
 
@@ -338,13 +339,13 @@ def _pairs(
     """
     pairs: list[tuple[Mixture, Mixture, int]] = []
     if full_mu > 0:
-        pairs.append((*_full_pair(full_mu), 1))
+        pairs.append((*full_pair(full_mu), 1))
     for event in sampled:
         steps = event.epoch_steps
         prob = event.sampling_prob / steps
         # This sets only the width of the grid. The bound is valid for every width.
         poisson = replace(event, sampling_prob=prob, epoch_steps=1)
-        pairs.append((*_sample_pair(poisson, direction), event.epochs * steps))
+        pairs.append((*sample_pair(poisson, direction), event.epochs * steps))
     return pairs
 
 
@@ -355,15 +356,15 @@ def _grid_interval(
 
     The width is proportional to the loss that the composition exceeds with probability
     1e-15. This loss follows from the Renyi divergences of the mixtures, computed as
-    sums over `_nodes`. A fifth of the largest loss of one release is a lower bound,
-    because this loss needs grid points too. `_MAX_TERMS` limits these points. Every
-    width is safe.
+    sums over `quadrature_nodes`. A fifth of the largest loss of one release is a lower
+    bound, because this loss needs grid points too. `_MAX_TERMS` limits these points.
+    Every width is safe.
     """
     size = widest = 0.0
     for pairs in directions:
         curve = np.zeros(len(_SIZE_ORDERS))
         for upper, lower, count in pairs:
-            x, losses = _nodes(upper, lower)
+            x, losses = quadrature_nodes(upper, lower)
             least, most = float(losses[0]), float(losses[-1])
             # A sum over the nodes stands for the integral of the moment.
             log_chances = upper.log_density(x) + math.log(x[1] - x[0])
@@ -381,7 +382,7 @@ def _grid_interval(
     return max(_GRID_INTERVAL * max(1e-3, min(1.0, size / 2), size / 100), widest)
 
 
-def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
+def connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     """Return losses whose delta is at least the pair's delta at each point of a grid.
 
     Between two points, delta is on their chord. Since the pair's delta is convex in
@@ -396,13 +397,13 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     rounded once and is part of two probabilities. In total, rounding reduces delta by
     some units of roundoff (proofs/poisson.md).
     """
-    nodes, losses = _nodes(upper, lower)
+    nodes, losses = quadrature_nodes(upper, lower)
     # 0 is always a point of the grid: max(0, 1 - exp(epsilon)) is its loss.
     lowest = min(math.floor(losses[0] / interval), 0)
     highest = max(math.ceil(losses[-1] / interval), 0)
     grid = np.arange(lowest, highest + 1) * interval
-    below = _excess(grid[:-lowest], upper, lower, nodes, losses, -1)
-    above = _excess(grid[-lowest:], upper, lower, nodes, losses, 1)
+    below = excess_of(grid[:-lowest], upper, lower, nodes, losses, -1)
+    above = excess_of(grid[-lowest:], upper, lower, nodes, losses, 1)
     excess = np.concatenate([below, above])
     steps = np.diff(excess)
     # Doroshenko et al. 2022, Algorithm 1: second differences of delta.
@@ -418,7 +419,7 @@ def _connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     return Losses(lowest, np.maximum(chances, 0.0), infinite, interval)
 
 
-def _nodes(upper: Mixture, lower: Mixture) -> tuple[np.ndarray, np.ndarray]:
+def quadrature_nodes(upper: Mixture, lower: Mixture) -> tuple[np.ndarray, np.ndarray]:
     """Return increasing points x and their losses.
 
     `upper` has probability at most exp(LEAST_LOG_TAIL) beyond each end.
@@ -434,11 +435,11 @@ def _nodes(upper: Mixture, lower: Mixture) -> tuple[np.ndarray, np.ndarray]:
     last = min(kept[-1] + 1, len(x) - 1)
     # Finer points between the ends that were found.
     nodes = np.linspace(x[first], x[last], LOOKUP_POINTS)
-    losses, _ = _losses(upper, lower, nodes)
+    losses, _ = losses_between(upper, lower, nodes)
     return nodes, np.maximum.accumulate(losses)
 
 
-def _losses(
+def losses_between(
     upper: Mixture, lower: Mixture, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the privacy loss at each x, and its slope."""
@@ -447,7 +448,7 @@ def _losses(
     return above - below, rise - fall
 
 
-def _excess(
+def excess_of(
     epsilons: np.ndarray,
     upper: Mixture,
     lower: Mixture,
@@ -473,7 +474,7 @@ def _excess(
     low = nodes[after - 1]
     high = nodes[after]
     x = (low + high) / 2
-    found, slope = _losses(upper, lower, x)
+    found, slope = losses_between(upper, lower, x)
     size = 1 + max(-losses[0], losses[-1])
     for _ in range(NEWTON_STEPS):
         if np.all(np.abs(found - inside) <= 8 * UNIT_ROUNDOFF * size):
@@ -484,7 +485,7 @@ def _excess(
         step = (inside - found) / np.maximum(slope, 1e-300)
         # A step outside the bracket is cut: the bracket only shrinks.
         x = np.clip(x + step, low, high)
-        found, slope = _losses(upper, lower, x)
+        found, slope = losses_between(upper, lower, x)
     # The node outside the point, whose tail bounds what is missing.
     outer = after - 1 if side > 0 else after
     outside = upper.log_beyond(nodes, side)[outer]

@@ -98,11 +98,11 @@ SELECT set_config('dphead.dataset_id', :dataset_id, true),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit')
         WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)
 """
-_LOCK = """
+LOCK_STATEMENTS = """
 SELECT pg_catalog.pg_advisory_xact_lock(
     pg_catalog.hashtextextended(CAST(:lock AS pg_catalog.text), CAST(0 AS bigint)))
 """
-_WRITES = "SET TRANSACTION READ WRITE"  # which a standby refuses
+WRITES = "SET TRANSACTION READ WRITE"  # which a standby refuses
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -179,7 +179,7 @@ def url_of(path: str) -> str:
 def session(url: str) -> Iterator[Connection]:
     """Run a block in one transaction on a new connection to a team's server."""
     with _connection(url) as connection, one_error(), connection.begin():
-        for statement in (text(_WRITES), _settings("")):
+        for statement in (text(WRITES), _settings("")):
             connection.execute(statement)
         yield connection
 
@@ -228,8 +228,8 @@ def beginning(kind: str, dataset_id: str) -> list[Any]:
     settings = _settings(dataset_id)
     # Released at the end of the transaction, whatever a pooler does.
     if kind == "write":
-        lock = text(_LOCK).bindparams(lock=f"dphead:{dataset_id}")
-        return [text(_WRITES), settings, lock]
+        lock = text(LOCK_STATEMENTS).bindparams(lock=f"dphead:{dataset_id}")
+        return [text(WRITES), settings, lock]
     return [text(_SNAPSHOT), settings] if kind == "read" else [settings]
 
 

@@ -58,13 +58,13 @@ _SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in STATEME
 _FACTS = select(META.c.key, META.c.value)
 _FACT = select(META.c.value).where(META.c.key == bindparam("fact"))
 
-_forks = [0]  # number of forks from the first process to this one
-os.register_at_fork(after_in_child=lambda: _forks.append(_forks.pop() + 1))
+forks = [0]  # number of forks from the first process to this one
+os.register_at_fork(after_in_child=lambda: forks.append(forks.pop() + 1))
 
 
-def _process() -> tuple[int, int]:
+def this_process() -> tuple[int, int]:
     """Return the process id, which may be reused, and the number of forks before it."""
-    return os.getpid(), _forks[0]
+    return os.getpid(), forks[0]
 
 
 class LedgerFile:
@@ -95,7 +95,7 @@ class LedgerFile:
         read_only: bool = False,
     ) -> None:
         # A fork or another process must not use this object (`_begun`).
-        self.path, self._process = str(path), _process()
+        self.path, self._process = str(path), this_process()
         # raises LedgerError if a charge may no longer be made (`fit.ledgers.charging`)
         self.before_commit: Callable[[], None] = lambda: None
         self.dataset_id, self.url, self._db = dataset_id, None, None
@@ -382,7 +382,7 @@ class LedgerFile:
     @contextmanager
     def _begun(self, kind: str) -> Iterator[None]:
         """Run a block in a transaction: "write", "read", or "single" (a statement)."""
-        if _process() != self._process and (kind == "write" or self._db is None):
+        if this_process() != self._process and (kind == "write" or self._db is None):
             raise LedgerError(
                 f"Process {self._process[0]} opened this ledger, and process "
                 f"{os.getpid()} cannot use it. Open the ledger again in this process. "

@@ -31,7 +31,7 @@ from dphead_extract.normalization import EPSILON, signed_sqrt, spatial_norms
 from dphead_extract.synthetic import N_SYNTHETIC, dead_leaves, synthetic_images
 from dphead_extract.threads import one_thread
 
-_SEED = 0  # seed of the patches; the images have a different seed
+SEED = 0  # seed of the patches; the images have a different seed
 # side of a patch in places of a map, number of filters, and places along an axis of the
 # output; benchmarks/results/ablation, "Patches of maps"
 SIDE, FILTERS, PLACES = 3, 512, 3
@@ -44,7 +44,7 @@ SETTINGS = {
     "side": SIDE,
     "places": PLACES,
     "whiten": _WHITEN,
-    "seed": _SEED,
+    "seed": SEED,
 }
 
 
@@ -168,7 +168,7 @@ class _PatchLayer(nn.Module):
         Computing all patches would need nine times the memory of the maps.
         """
         each = math.prod(side - SIDE + 1 for side in maps.shape[2:])
-        order = np.random.default_rng(_SEED).permutation(len(maps) * each)[:PATCHES]
+        order = np.random.default_rng(SEED).permutation(len(maps) * each)[:PATCHES]
         images, places = np.divmod(order, each)
         drawn = torch.empty(len(order), maps.shape[1] * SIDE**2)
         for i in range(len(maps)):

@@ -35,7 +35,7 @@ from dphead_extract.errors import ExtractError
 
 _MOST_SCALES, _MOST_ANGLES = 14, 64  # choices; J scales average over 2**J pixels
 # bytes of the largest intermediate of a piece; choices, not measured
-_CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
+CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
 
 
 def _n_channels(J: int, L: int) -> int:
@@ -121,7 +121,7 @@ class ScatterNet(nn.Module):
 
         All pieces of n planes have the same number of planes.
         """
-        budget = _CPU_BYTES if device.type == "cpu" else _GPU_BYTES
+        budget = CPU_BYTES if device.type == "cpu" else _GPU_BYTES
         fit = max(1, budget // (2 * self.L * self.M * self.N))
         count = max(1, -(-n // fit))
         size = -(-n // count)

@@ -104,7 +104,7 @@ def test_a_seed_makes_all_of_it_and_no_image_of_the_data_any(monkeypatch):
 
     one = kernels()
     assert all(map(torch.equal, one, kernels()))
-    monkeypatch.setattr(deep_patches, "_SEED", 1)
+    monkeypatch.setattr(deep_patches, "SEED", 1)
     assert not any(map(torch.equal, one, kernels()))
 
 

@@ -76,7 +76,7 @@ def test_all_pieces_of_a_batch_have_the_same_number_of_planes(monkeypatch):
         return plain(signal)
 
     net = ScatterNet(1, (8, 8))
-    monkeypatch.setattr("dphead_extract.backbones.scattering._CPU_BYTES", 50_000)
+    monkeypatch.setattr("dphead_extract.backbones.scattering.CPU_BYTES", 50_000)
     monkeypatch.setattr(torch.fft, "fft2", seen)
     assert len(net(torch.rand(41, 1, 8, 8))) == 41
     assert len(sizes) == 1

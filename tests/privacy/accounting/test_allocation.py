@@ -109,7 +109,7 @@ def test_a_ratio_on_the_grid_is_larger_in_the_convex_order(mu, direction):
     """No call (removed) or put (added) is worth less than the ratio's, in 50 digits,
     but for what is said to be lost. Our sums are exact but for 3 roundings of a term.
     """
-    found = module._ratio(mu, direction)
+    found = module.grid_of_ratio(mu, direction)
     assert found is not None
     unseen, seen = found
     width = unseen.interval
@@ -144,7 +144,7 @@ def test_rounding_moves_the_mean_to_the_safe_side(direction):
     """The grid's mean is above 1 where delta rises with the ratio, else below, by far
     more than rounding here (sums of longdouble).
     """
-    found = module._ratio(0.1, direction)
+    found = module.grid_of_ratio(0.1, direction)
     assert found is not None
     unseen, _ = found
     points = np.arange(len(unseen.chances), dtype=np.longdouble) + unseen.lowest
@@ -172,30 +172,30 @@ def test_what_the_rounding_of_cells_may_take_off_is_an_infinite_loss(
     direction, monkeypatch
 ):
     """Under the ratio's own weights each cell's part counts at its upper end."""
-    exact = module._cells
+    exact = module.cells
     doubt = 1e-12  # of each cell, far above what rounding does
 
     def doubtful(*given):
         chances, errors = exact(*given)
         return chances, errors + doubt
 
-    monkeypatch.setattr(module, "_cells", doubtful)
-    found = module._ratio(1.0, direction)
+    monkeypatch.setattr(module, "cells", doubtful)
+    found = module.grid_of_ratio(1.0, direction)
     assert found is not None
     unseen, seen = found
     ends = unseen.lowest + np.arange(1, len(unseen.chances))
     assert unseen.infinite >= doubt * len(ends)
     assert seen.infinite >= doubt * float(ends.sum()) * seen.interval
     # a sum of chances may be off by some roundings of 1 besides
-    monkeypatch.setattr(module, "_cells", lambda *given: (exact(*given)[0], 0.0 * ends))
-    monkeypatch.setattr(module, "_outside", lambda z: 0.0)
-    assert min(part.infinite for part in module._ratio(1.0, direction)) >= 2**-53
+    monkeypatch.setattr(module, "cells", lambda *given: (exact(*given)[0], 0.0 * ends))
+    monkeypatch.setattr(module, "mass_outside", lambda z: 0.0)
+    assert min(part.infinite for part in module.grid_of_ratio(1.0, direction)) >= 2**-53
 
 
 def test_a_ratio_of_zero_is_an_infinite_loss():
     """With much mass at 0 (little noise, wide cells) added rows have no logarithm."""
     found = epoch_losses(0.5, 2, "added", INTERVAL)
-    unseen, _ = module._ratio(2.0, "added") or (None, None)
+    unseen, _ = module.grid_of_ratio(2.0, "added") or (None, None)
     assert unseen is not None
     assert unseen.lowest == 0
     assert found.infinite >= unseen.chances[0] ** 2 > 0.1
@@ -206,7 +206,7 @@ def test_a_ratio_of_zero_is_an_infinite_loss():
 def test_values_on_a_grid_lose_no_delta(values, eps):
     """At every epsilon, also below 0, and where a value is a point of the grid."""
     chances = np.full(len(values), 1 / len(values))
-    grid = module._on_grid(np.array(values), chances, 0.0, 0.25)
+    grid = module.on_grid(np.array(values), chances, 0.0, 0.25)
     losses = (grid.lowest + np.arange(len(grid.chances))) * 0.25
     slow = sum(max(-math.expm1(eps - value), 0) for value in values) / len(values)
     quick = (grid.chances * np.maximum(-np.expm1(eps - losses), 0)).sum()

@@ -110,10 +110,10 @@ PAIRS = {  # of a row that is sampled with probability q
 
 
 def quick_excess(upper, lower, asked):
-    """`_excess` as `_connect_dots` asks for it, and the ends of the grid."""
-    nodes, losses = module._nodes(upper, lower)
-    below = module._excess(asked[asked < 0], upper, lower, nodes, losses, -1)
-    above = module._excess(asked[asked >= 0], upper, lower, nodes, losses, 1)
+    """`excess_of` as `connect_dots` asks for it, and the ends of the grid."""
+    nodes, losses = module.quadrature_nodes(upper, lower)
+    below = module.excess_of(asked[asked < 0], upper, lower, nodes, losses, -1)
+    above = module.excess_of(asked[asked >= 0], upper, lower, nodes, losses, 1)
     return np.concatenate([below, above]), losses[0], losses[-1]
 
 
@@ -142,7 +142,7 @@ def test_delta_of_one_sample_is_not_below_the_truth(q, sigma, direction):
     ]
     asked = np.array(sorted(e for e in asked if abs(e) <= size))
     found, least, most = quick_excess(
-        *module._sample_pair(GaussianEvent(sigma, q), direction), asked
+        *module.sample_pair(GaussianEvent(sigma, q), direction), asked
     )
     upper, lower = PAIRS[direction](q)
     slack = (
@@ -175,7 +175,7 @@ def test_delta_of_a_group_is_not_below_the_truth(sigma, q, k, direction):
         (mixture, [(1, 0)]) if direction == "removed" else ([(1, 0)], mixture)
     )
     asked = np.array([-1.0, 0.0, 1e-3, 0.3, 2.0, 5.0])
-    pair = module._sample_pair(GaussianEvent(sigma, q, 1, k), direction)
+    pair = module.sample_pair(GaussianEvent(sigma, q, 1, k), direction)
     found, least, most = quick_excess(*pair, asked)
     slack = (
         3
@@ -197,19 +197,19 @@ def test_numbers_of_rows_that_are_left_out_are_counted(q, k, sigma, least, monke
     """
     monkeypatch.setattr(module, "LEAST_LOG_WEIGHT", least)
     event = GaussianEvent(sigma, q, 1, k)
-    mixture = module._sample_pair(event, "removed")[0]
+    mixture = module.sample_pair(event, "removed")[0]
     kept = mixture.means.astype(int)
     missing = 1 - binom.pmf(kept, k, q).sum()
     assert missing > 1e-7
     assert missing - 1e-12 <= mixture.missing <= 8 * missing
     every = np.arange(k + 1)
     logs = binom.logpmf(every, k, q)
-    plain = module._normal(0.0, sigma)
+    plain = module.one_normal(0.0, sigma)
     asked = np.array([-2.0, 0.0, 0.1, 1.0, 30.0, 100.0])
     for pair, slow in (
         ((mixture, plain), (module.Mixture(logs, every, sigma), plain)),
         (
-            module._sample_pair(event, "added"),
+            module.sample_pair(event, "added"),
             (plain, module.Mixture(logs, -every, sigma)),
         ),
     ):
@@ -239,7 +239,7 @@ def test_a_loss_that_is_found_badly_costs_delta(direction, monkeypatch):
     monkeypatch.setattr(module, "LOOKUP_POINTS", 40)
     asked = np.linspace(-0.1, 3.0, 17)
     found, _, _ = quick_excess(
-        *module._sample_pair(GaussianEvent(1.0, 0.3), direction), asked
+        *module.sample_pair(GaussianEvent(1.0, 0.3), direction), asked
     )
     upper, lower = PAIRS[direction](0.3)
     assert all(
@@ -249,7 +249,7 @@ def test_a_loss_that_is_found_badly_costs_delta(direction, monkeypatch):
 
 
 def connected(event, interval, direction="removed"):
-    return module._connect_dots(*module._sample_pair(event, direction), interval)
+    return module.connect_dots(*module.sample_pair(event, direction), interval)
 
 
 def slow_delta(losses, eps):
@@ -390,7 +390,7 @@ def test_what_one_release_may_lose_is_added(direction, eps):
     added, one or two may be lost.
     """
     q, sigma = 0.2, 0.1
-    pair = module._sample_pair(GaussianEvent(sigma, q), direction)
+    pair = module.sample_pair(GaussianEvent(sigma, q), direction)
     found, least, most = quick_excess(*pair, np.array([eps]))
     upper, lower = PAIRS[direction](q)
     assert (
@@ -401,7 +401,7 @@ def test_what_one_release_may_lose_is_added(direction, eps):
 
 
 def test_what_weights_may_lose_is_added():
-    pair = module._sample_pair(GaussianEvent(1.0, 0.3), "removed")
+    pair = module.sample_pair(GaussianEvent(1.0, 0.3), "removed")
     wrong = replace(pair[0], error=1e-9)
     asked = np.array([-0.3, -0.1, 0.0, 0.5])
     found = quick_excess(*pair, asked)[0]
@@ -568,7 +568,7 @@ def test_a_delta_that_rounding_leaves_nothing_of_has_no_epsilon():
 @pytest.mark.parametrize("mu", [1e-6, 0.3, 5.0])
 def test_delta_of_full_batches_is_not_below_the_truth(mu):
     asked = np.array([-2.0, -1e-4, 0.0, 1e-4, 1.0, 20.0]) * min(mu, 1)
-    found, least, most = quick_excess(*module._full_pair(mu), asked)
+    found, least, most = quick_excess(*module.full_pair(mu), asked)
     for eps, delta in zip(asked, found, strict=True):
         exact = exact_excess([(1, 1)], [(1, 0)], 1 / mu, eps)
         assert (
@@ -583,7 +583,7 @@ def test_the_rounding_of_a_groups_weights_is_known(q, k):
     """Beside 60 digits. At least 9 units of the logarithms' sizes are claimed: 5 for
     the weights, 4 for the exponents added to them.
     """
-    mixture = module._sampled(GaussianEvent(50.0, q, 1, k), 50.0, 1.0)
+    mixture = module.sampled_mixture(GaussianEvent(50.0, q, 1, k), 50.0, 1.0)
     largest = 0.0
     with mpmath.workdps(60):
         p = mpmath.mpf(q)
@@ -624,8 +624,8 @@ def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noi
 def test_rounding_makes_no_chances_of_nothing(q, sigma, direction):
     """All chances are 1 but for some units: not one for each point of the grid."""
     one = connected(GaussianEvent(sigma, q), 1e-3, direction)
-    least = module._losses(
-        *module._sample_pair(GaussianEvent(sigma, q), direction),
+    least = module.losses_between(
+        *module.sample_pair(GaussianEvent(sigma, q), direction),
         np.array([-40.0, 40.0]),
     )[0]
     assert 1 <= one.mass <= 1 + 1000 * UNIT * (1 + np.abs(least).max())

@@ -187,7 +187,7 @@ def test_two_charges_without_a_lock_cannot_both_follow_one_seal(
     team, dataset_id, monkeypatch
 ):
     """As behind a pooler that ends a transaction after each statement."""
-    monkeypatch.setattr(module, "_LOCK", "SELECT :lock")
+    monkeypatch.setattr(module, "LOCK_STATEMENTS", "SELECT :lock")
     first, second = (Ledger(team.url(CLIENT), dataset_id) for _ in range(2))
     charge(first)
     with pytest.raises(LedgerError, match="at the same moment"):
@@ -781,7 +781,7 @@ def test_a_server_that_lost_the_commit_of_a_returned_release_answers_it_no_more(
 
 def test_a_lock_of_all_ledgers_and_a_write_need_the_primary(team, dataset_id, ledger):
     """A standby has locks of its own, and may lack the last charges."""
-    assert module.beginning("write", dataset_id)[0].text == module._WRITES
+    assert module.beginning("write", dataset_id)[0].text == module.WRITES
     team.run(f"ALTER ROLE {CLIENT} SET default_transaction_read_only = on")
     try:
         charge(Ledger(team.url(CLIENT), dataset_id))  # of the primary: it may be asked

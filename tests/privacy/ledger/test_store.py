@@ -129,8 +129,8 @@ def test_a_fork_does_not_answer_the_same_charge_again(tmp_path, where, when):
 def test_a_fork_with_the_same_process_id_is_refused(monkeypatch):
     """As the first processes of two containers have one."""
     ledger = Ledger()
-    opened = module._process()
-    monkeypatch.setattr(module, "_forks", [opened[1] + 1])
+    opened = module.this_process()
+    monkeypatch.setattr(module, "forks", [opened[1] + 1])
     with pytest.raises(LedgerError, match="cannot use it"):
         reserve(specs(), ledger)
 
