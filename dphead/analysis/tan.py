@@ -99,6 +99,17 @@ class Prediction(NamedTuple):
     high: float
     slope: float
 
+    @property
+    def doubt(self) -> str:
+        """Return why the prediction is doubtful, or ""."""
+        if self.slope <= 0:
+            return ""
+        return (
+            "accuracy rises with the batch size among the simulated runs. In TAN23's "
+            "it does not, so the prediction may be far too high. Use more steps, more "
+            "--runs or smaller --factors"
+        )
+
 
 def predict_with_interval(
     batch_sizes: np.ndarray,

@@ -274,6 +274,8 @@ def _simulate(
         f"{100 * prediction.slope:+.2f} per doubling of B\n"
         f"95 % of runs: {in_percent(prediction)}"
     )
+    if prediction.doubt:
+        click.echo(filled(f"! {prediction.doubt}."))
     click.echo(
         "Simulated runs used public data: they cost no budget and are not private."
     )

@@ -205,18 +205,20 @@ def decide(predictions: dict[int, Prediction]) -> tuple[int, str]:
         The number of steps, and the intervals that decide or that overlap.
     """
     best, *others = sorted(predictions, key=lambda t: -predictions[t].accuracy)
+    doubt = predictions[best].doubt
+    but = f". But {doubt}" if doubt else ""
     if not others:
-        return best, "no other number of steps was simulated"
+        return best, f"no other number of steps was simulated{but}"
     # the number of steps with the highest upper bound among the others
     rival = max(others, key=lambda t: predictions[t].high)
     between = " and ".join(
         f"{in_percent(predictions[t])} at T = {t}" for t in (best, rival)
     )
     if predictions[rival].high < predictions[best].low:
-        return best, f"its interval is above all others: {between}"
+        return best, f"its interval is above all others: {between}{but}"
     return best, (
         f"not resolved, because two intervals overlap: {between}. Simulate both with "
-        "more --runs or smaller --factors"
+        f"more --runs or smaller --factors{but}"
     )
 
 

@@ -88,6 +88,15 @@ def test_a_number_of_steps_is_recommended_only_if_its_interval_decides(
     assert reason in words
 
 
+def test_a_rising_line_is_doubted_and_decides_nothing():
+    # the line of runs on digits predicted 99.2 %, and the full run measured 90.9 %
+    rising = Prediction(0.99, 0.98, 1.0, slope=0.02)
+    falling = Prediction(0.9, 0.89, 0.91, slope=-0.01)
+    assert "far too high" in rising.doubt and falling.doubt == ""
+    assert "But accuracy rises" in decide({250: falling, 500: rising})[1]
+    assert decide({250: falling})[1] == "no other number of steps was simulated"
+
+
 def command(*arguments):
     return dphead("tan", *arguments)
 
@@ -117,6 +126,8 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
     assert "predicted at B 16" in done.out
     assert "are not private" in done.out
     assert re.search(r"95 % of runs: \S+ to \S+ %", done.out)
+    rises = json.loads(out.read_text())["prediction"]["slope"] > 0
+    assert ("far too high" in words(done.out)) == rises
     runs = json.loads(out.read_text())["runs"]
     assert [r["batch_size"] for r in runs] == [4, 4, 8, 8]
     planned = "plan --n-rows 50000 --delta 1e-5 --epsilon 1 --simulated"
