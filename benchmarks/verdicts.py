@@ -231,7 +231,8 @@ def compared(keys: Iterable[str], stored: Iterable[Row], again: Iterable[Row]) -
         cells = [measured(v) if v else "—" for v in values]
         said = "not stored"
         if values[0]:
-            variance = sum(stdev(v) ** 2 / len(v) for v in values if len(v) > 1)
+            spread = [stdev(v) ** 2 for v in values if len(v) > 1] or [0.0]
+            variance = mean(spread) * sum(1 / len(v) for v in values)
             difference = abs(mean(values[0]) - mean(values[1]))
             same = difference <= max(3 * variance**0.5, 0.1)
             said = "agrees" if same else "differs"
