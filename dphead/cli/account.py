@@ -278,7 +278,7 @@ def _print_cost(found: dict[str, Any]) -> None:
     from dphead.analysis.tradeoff import PLACES, alternative
 
     cap = found["group_cap"]
-    groups = f", for groups of at most {cap} rows that count" if cap else ""
+    groups = f", for groups of at most {cap} used rows" if cap else ""
     click.echo(
         f"epsilon  {rounded_up(found['epsilon'], 6)}  at delta "
         f"{as_declared(found['delta'])}, {found['relation']}, "

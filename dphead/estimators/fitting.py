@@ -67,7 +67,7 @@ class PrivacyWarning(UserWarning):
 
 
 class PrivateNotice(UserWarning):
-    """Report exact facts about private rows to the data holder.
+    """Report exact numbers of private rows to the data holder.
 
     `fit` shows this warning at its end and stores it nowhere. A filter that turns
     warnings into errors does not stop the fit.
@@ -332,7 +332,7 @@ class HeadEstimator(PrivateEstimator):
     Parameters
     ----------
     group_cap : int, default=None
-        Number of rows that count in each group (patient): the first rows of the group.
+        Number of rows used per group (patient): the first rows of the group.
         The fit then protects groups. None protects each row.
     group_mean : bool, default=False
         Whether the mean of a group's rows of a class replaces these rows. At most
@@ -392,7 +392,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     classes : sequence of shape (n_classes,), default=None
         Public classes, required for a guarantee. Rows with another label add zero to
         every sum. A features file has its own classes.
-    protect : {"image"}, default=None
+    protect : "image" or None, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
     preset : str, default=None

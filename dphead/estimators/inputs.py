@@ -1,6 +1,6 @@
-"""Check a fit's inputs before the charge, by declared facts only.
+"""Check a fit's inputs before the charge, by declared values only.
 
-Shapes, dtypes and declared facts may affect the fit, but never a row's value. There is
+Shapes, dtypes and declared values may affect the fit, but never a row's value. There is
 one exception: a list that is not an array of numbers stops the fit here.
 """
 
@@ -57,7 +57,7 @@ _LABELS = "biufUS"  # kinds of dtypes that classes may have
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Hold the public facts about training rows, and the function that reads the rows.
+    """Hold the public sizes of training rows, and the function that reads the rows.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class TrainingData:
     classes : ndarray of shape (n_classes,)
         The classes, by position.
     source : SourceFacts
-        The public facts that a run folder stores.
+        The public values that a run folder stores.
     sizes : RowSizes
         What is known of the rows before the charge.
     classes_seen : bool

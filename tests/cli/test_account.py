@@ -137,4 +137,4 @@ def test_groups_cost_their_cap_times_the_mu_of_a_row():
     assert four["mu"] == pytest.approx(4 * one["mu"])
     assert four["epsilon"] > 4 * one["epsilon"]
     text = said(METHOD + " --method dp-ls --group-cap 3")
-    assert "for groups of at most 3 rows" in words(text)
+    assert "for groups of at most 3 used rows" in words(text)
