@@ -112,7 +112,7 @@ def test_a_move_that_died_between_its_two_ledgers_leaves_none_that_takes_charges
     monkeypatch.delenv("DPHEAD_LEDGER")
     fitted("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(moving, "_copy", lambda *_: 1 / 0)
+        patch.setattr(moving, "copy_rows", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             moving.move(ledger_of(features), Ledger(url, id_of(features)))
     assert Ledger(url, id_of(features)).fits() == []

@@ -57,7 +57,7 @@ def move(source: Ledger, target: Ledger) -> None:
             return
         # All rows or none: the target's transaction.
         for table in TABLES.sorted_tables:
-            _copy(table, source, target)
+            copy_rows(table, source, target)
         # The copied seals must hold for the copied rows.
         seals.check_undamaged(target)
 
@@ -230,7 +230,8 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
     return bool(digests) and target.query(theirs)[: len(digests)] == digests
 
 
-def _copy(table: Table, source: Ledger, target: Ledger) -> None:
+def copy_rows(table: Table, source: Ledger, target: Ledger) -> None:
+    """Copy the rows of a table to another ledger."""
     found = source.rows(table)
     # The target has its own data set id, and was not moved.
     if table is META:

@@ -7,7 +7,7 @@ FOLDER = Path(__file__).parent
 # These flags follow the flags of the environment. Without contraction: a fused
 # multiply-add is
 # rounded once, and the definition of a row twice (privacy/proofs/exactness.md).
-_FLAGS = [
+FLAGS = [
     "-O3",
     "-fno-fast-math",
     "-fno-unsafe-math-optimizations",
@@ -25,4 +25,4 @@ def files() -> list[Path]:
 def digest() -> str:
     """Return 16 hexadecimal digits of the flags and the C files of this folder."""
     content = [f"{file.name}\n".encode() + file.read_bytes() for file in files()]
-    return sha256(b"\0".join([" ".join(_FLAGS).encode(), *content])).hexdigest()[:16]
+    return sha256(b"\0".join([" ".join(FLAGS).encode(), *content])).hexdigest()[:16]
