@@ -39,13 +39,17 @@ from dphead.solvers.auto_rules import (
     number_of_steps,
     rate,
 )
-from dphead.solvers.balancing import BALANCED
+from dphead.solvers.balancing import BALANCED, balanced_head
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Steps
 from dphead.solvers.centering import Centering
-from dphead.solvers.expectation import expected_accuracy, expected_of_classes
+from dphead.solvers.expectation import (
+    Expectation,
+    expected_accuracy,
+    expected_of_classes,
+)
 from dphead.solvers.feature_covariance import DPFC
 from dphead.solvers.gradient import GradientDescent
-from dphead.solvers.head import join_intercept
+from dphead.solvers.head import LinearHead, join_intercept
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
 from dphead.solvers.settings import (
@@ -56,6 +60,7 @@ from dphead.solvers.settings import (
     Setting,
     check_settings,
 )
+from dphead.solvers.temperature import FirstGradient, cooled, temperature
 
 _Scale = Literal["auto", "always", "never"]
 _ESTIMATE = Setting("Spend 1 to 3 % of mu² on an estimate of the accuracy.")
@@ -113,6 +118,8 @@ class Auto:
       number and their sizes differ.
     - The mean used for centering gets more than `centering.share` if there are few rows
       (`center_share`).
+    - Scores are divided by a temperature, which released values give (`temperature`).
+      Balanced decisions therefore need the count of correct rows once more.
     - Without noise, `DPFC` replaces the descent if the Gram matrix is narrow enough and
       `steps`, `move` and `prior` are not set.
 
@@ -142,20 +149,22 @@ class Auto:
         if self._preconditioned(facts):
             return self._without_noise(facts).plan(facts)
         releases = self.descent_for(facts).plan(facts)
+        # Weights are relative: with this total, the counts get their shares of mu², and
+        # the descent keeps the remaining part.
+        whole = sum(p.weight for p in releases) / (1 - self._counts_share(facts))
         counts = {
             "correct rows": (CorrectCounts, self._count_share(facts)),
             "correct rows of classes": (ClassCorrectCounts, self._class_share(facts)),
         }
-        # Weights are relative: with this total, the counts get their shares of mu², and
-        # the descent keeps the remaining part.
-        whole = sum(p.weight for p in releases) / (1 - self._counts_share(facts))
         for label, (statistic, share) in counts.items():
-            if share:
-                releases.append(
-                    PlannedRelease(
-                        label, statistic(facts.n_classes), 1.0, whole * share
-                    )
-                )
+            if not share:
+                continue
+            one = statistic(facts.n_classes)
+            count = PlannedRelease(label, one, 1.0, whole * share)
+            if self.balanced and statistic is CorrectCounts:
+                # once more, before the class counts, for the temperature
+                releases.insert(-1, count)
+            releases.append(count)
         return releases
 
     def solve(self, facts: ProblemInfo) -> Steps:
@@ -166,19 +175,44 @@ class Auto:
         # The rule that lengthens steps was tested for softmax without a prior only. For
         # sigmoids, trials with 0.6 to 3 logits instead of MOVE_LOGITS were within 1.5
         # points at ε = 1 and 8, on synthetic labels and digits (not stored).
-        planned = self.move or self.prior or descent.loss != "softmax" or _exact(facts)
-        head = yield from descent.solve(
-            facts, None if planned else AdaptiveStepSize(facts, descent)
-        )
-        # float32, as the weights of every request: the counts are of these weights
-        params = Params(head.transform, join_intercept(head).astype(np.float32))
+        softmax = descent.loss == "softmax"
+        planned = self.move or self.prior or not softmax or _exact(facts)
+        first = FirstGradient(None if planned else AdaptiveStepSize(facts, descent))
+        # scores are balanced only after they are cooled
+        trained = descent if _exact(facts) else replace(descent, balanced=False)
+        head = yield from trained.solve(facts, first)
+        found = None
         if self._count_share(facts):
-            found = yield from expected_accuracy(facts, descent, params)
-            head = replace(head, estimate=found)
+            found = yield from expected_accuracy(facts, descent, _params(head))
+        asked = _params(head)  # of the head before it is cooled, which decides equally
+        if softmax and not _exact(facts):
+            head = cooled(head, self._temperature(facts, first, head, found))
+            if self.balanced:
+                head = yield from balanced_head(facts, head, shrink=True)
+                asked = _params(head)
+                if found:  # the accuracy above is the one before balancing
+                    found = yield from expected_accuracy(facts, descent, asked)
+        head = replace(head, estimate=found and found.estimate)
         if self._class_share(facts):
-            classes = yield from expected_of_classes(facts, descent, params)
+            classes = yield from expected_of_classes(facts, descent, asked)
             head = replace(head, class_accuracy=classes)
         return head
+
+    def _temperature(
+        self,
+        facts: ProblemInfo,
+        first: FirstGradient,
+        head: LinearHead,
+        found: Expectation | None,
+    ) -> float:
+        """Return the temperature of a head's scores (`temperature`)."""
+        descent = self.descent_for(facts)
+        margin = None
+        # the margin is known for unit rows and for a descent from zero weights
+        if found and not self.prior and descent.centering.norm:
+            value, sd = first.margin(head, descent.learning_rate, descent.clip_norm)
+            margin = value / found.kept, sd / found.kept
+        return temperature(facts.n_classes, found, margin)
 
     def _preconditioned(self, facts: ProblemInfo) -> bool:
         """Return whether this fit uses DP-FC: no noise, few features, no overrides."""
@@ -278,7 +312,13 @@ class Auto:
         return 0.0 if _exact(facts) else self.per_class_share
 
     def _counts_share(self, facts: ProblemInfo) -> float:
-        return self._count_share(facts) + self._class_share(facts)
+        twice = 2 if self.balanced else 1
+        return twice * self._count_share(facts) + self._class_share(facts)
+
+
+def _params(head: LinearHead) -> Params:
+    """Return a head's weights for a count, in float32 as those of every request."""
+    return Params(head.transform, join_intercept(head).astype(np.float32))
 
 
 def _exact(facts: ProblemInfo) -> bool:

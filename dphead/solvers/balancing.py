@@ -9,6 +9,7 @@ from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCounts
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
+from dphead.solvers.centering import kept_share
 from dphead.solvers.head import LinearHead
 from dphead.solvers.settings import OFF, Setting
 
@@ -49,9 +50,11 @@ def planned_counts(facts: ProblemInfo, rest: float) -> list[PlannedRelease]:
 
 
 def balanced_head(
-    facts: ProblemInfo, head: LinearHead
+    facts: ProblemInfo, head: LinearHead, shrink: bool = False
 ) -> Generator[Request, Released, LinearHead]:
     """Ask for the class counts, and return the head with adjusted intercepts.
+
+    `shrink` is that of `frequencies`.
 
     Notes
     -----
@@ -67,17 +70,24 @@ def balanced_head(
     """
     statistic = ClassCounts(facts.n_classes)
     answer = yield Request(COUNTS, statistic, Params(head.transform))
-    return replace(head, intercept=head.intercept - np.log(frequencies(answer)))
+    return replace(head, intercept=head.intercept - np.log(frequencies(answer, shrink)))
 
 
-def frequencies(answer: Released) -> np.ndarray:
+def frequencies(answer: Released, shrink: bool = False) -> np.ndarray:
     """Return the share of each class (n_classes,), from noisy counts.
+
+    With `shrink`, differences of counts lose their noise on average, so that classes of
+    one size stay so.
 
     A class with a count below one, or below one standard deviation of its noise, may
     have no rows. Such a class gets the largest frequency, so its score gains least.
     """
     # Without this floor, log of a tiny or negative count would win every decision.
     counts = answer.value[:, 0]
+    if shrink:
+        apart = counts - counts.mean()
+        noise = (len(counts) - 1) * answer.noise_sd**2
+        counts = counts.mean() + kept_share(apart @ apart, noise) * apart
     known = counts >= max(answer.noise_sd, 1.0)
     counts = np.where(known, counts, counts.max(initial=1.0))
     return counts / counts.sum()

@@ -5,6 +5,7 @@ The estimate uses noisy counts of the training rows that the head classifies cor
 
 import math
 from collections.abc import Generator
+from dataclasses import dataclass, replace
 
 from scipy.special import ndtr, ndtri
 
@@ -24,19 +25,40 @@ from dphead.solvers.auto_rules import (
     SHIFT_POWER_OF_WRONG,
 )
 from dphead.solvers.base import ProblemInfo, Request
+from dphead.solvers.centering import rows_that_count
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 
 
+@dataclass(frozen=True)
+class Expectation:
+    """Hold the expected accuracy on new rows, and its standard deviation.
+
+    `kept` is the share of the rows that are counted, or 1 if noise explains the rest.
+    """
+
+    accuracy: float
+    sd: float
+    kept: float = 1.0
+
+    @property
+    def estimate(self) -> AccuracyEstimate:
+        """Return the accuracy with its 90 % interval."""
+        return interval(self.accuracy, self.sd, NORMAL_95)
+
+
 def expected_accuracy(
     facts: ProblemInfo, descent: GradientDescent, params: Params
-) -> Generator[Request, Released, AccuracyEstimate]:
+) -> Generator[Request, Released, Expectation]:
     """Request counts of correct and wrong rows, and return the expected accuracy."""
     answer = yield Request("correct rows", CorrectCounts(facts.n_classes), params)
     # a noisy share below chance level is noise: a head can always guess
     kept, seen, noise = counted(answer, 1 / facts.n_classes)
     units = max(1.0, kept / facts.group_cap)
-    return on_all_classes(facts, descent, seen, noise, units)
+    found = on_all_classes(facts, descent, seen, noise, units)
+    both = Released(answer.value.sum(keepdims=True), math.sqrt(2) * answer.noise_sd)
+    kept = rows_that_count(both, facts.n_rows)
+    return replace(found, kept=kept / facts.n_rows)
 
 
 def on_all_classes(
@@ -45,15 +67,14 @@ def on_all_classes(
     seen: float,
     noise: float,
     units: float,
-) -> AccuracyEstimate:
+) -> Expectation:
     """Return the expected accuracy on new rows of all classes.
 
     `overfit` and `_on_new` describe the parameters.
     """
     chance = 1 / facts.n_classes
     gap = min(overfit(facts, descent, seen, units), max(0.0, seen - chance))
-    middle, sd = _on_new(facts, seen, noise, units, gap)
-    return interval(middle, sd, NORMAL_95)
+    return Expectation(*_on_new(facts, seen, noise, units, gap))
 
 
 def expected_of_classes(

@@ -104,7 +104,7 @@ def test_intervals_hold_the_accuracy_of_stored_fits(name, epsilons, widest, leas
         budget = {"epsilon": row["epsilon"], "group_cap": row["group_cap"]}
         known = make_plan(Auto(), facts, delta=1e-5, **budget).budgeted(facts)
         counts = row["seen"], row["noise"], row["units"]
-        found = on_all_classes(known, Auto().descent_for(known), *counts)
+        found = on_all_classes(known, Auto().descent_for(known), *counts).estimate
         held.append(found.low <= row["accuracy"] <= found.high)
         if row["group_cap"] or facts.n_classes >= 100:
             halves.append((found.high - found.low) / 2)
