@@ -384,3 +384,17 @@ def test_means_of_groups_stand_for_their_rows(blobs, tmp_path):
             group_mean=True, group_cap=2, delta=1e-4, ledger=book
         ).fit(x, sets, groups=groups)
     assert not book.fits()
+
+
+def test_too_few_rows_for_the_noise_are_told_before_the_charge(tmp_path):
+    """Not for enough rows; the text has no row and no label in it."""
+    ledger = tmp_path / "ledger.sqlite"
+    x = np.random.default_rng(0).normal(size=(40, 300))
+    y = np.arange(40) % 2
+    given = {"epsilon": 0.5, "delta": 1e-5, "classes": [0, 1]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        with pytest.raises(UserWarning, match="worth about 98 rows of each class"):
+            dphead.DPAutoClassifier(**given, ledger=ledger).fit(x, y)
+        assert not ledger.exists()
+        dphead.DPAutoClassifier(**given).fit(x[:, :8], y)

@@ -146,6 +146,31 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
             click.confirm("Fit without a budget?", abort=True, err=True)
 
 
+def ask_if_too_few(
+    fit: Any, options: Any, progress: Progress, ask: bool, verbose: bool
+) -> None:
+    """Ask before a charge for too few rows, and print what would help.
+
+    Without a terminal nobody can be asked. The fit then goes on, so that a script does
+    not change its course with the number of its rows. A resumed fit is charged already.
+    With `verbose`, print what the noise is worth in rows in any case.
+    """
+    from dphead.analysis.protected import name_unit
+    from dphead.fit.run_folder import interrupted
+    from dphead.planning.worth import about_noise, is_too_little
+
+    plan = fit.plan
+    if not fit.announced.private or interrupted(options.out) is not None:
+        return
+    few = is_too_little(plan, plan.facts)
+    if few or verbose:
+        unit = name_unit(fit.about.source.extraction)
+        progress.say(section("Noise", about_noise(plan, plan.facts, unit)))
+    if few and ask and _on_terminal():
+        with progress.paused():
+            click.confirm("Charge this fit all the same?", abort=True, err=True)
+
+
 def _unit_from_now_on(plan: Any) -> Iterator[str]:
     """Yield what the first fit of a source with groups fixes for all later fits."""
     if plan.group_cap is None:

@@ -52,7 +52,7 @@ class WithTraining(WithOptions):
     ENCODING,
 )
 @PRINTED
-def finetune(dry_run: bool, verbose: bool, **given: Any) -> None:
+def finetune(dry_run: bool, verbose: bool, yes: bool, **given: Any) -> None:
     """Train a network on IMAGES, or on the feature maps of a features file.
 
     Omit one of noise multiplier, batch size and steps: the budget then sets it. All
@@ -76,10 +76,10 @@ def finetune(dry_run: bool, verbose: bool, **given: Any) -> None:
     place = None if dry_run else torchrun_place()
     options = _options(given | {"dry_run": dry_run, "processes": place})
     with noted(options) if is_first() else nullcontext():
-        _train(options, dry_run=dry_run, verbose=verbose)
+        _train(options, dry_run=dry_run, verbose=verbose, yes=yes)
 
 
-def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
+def _train(options: Any, *, dry_run: bool, verbose: bool, yes: bool) -> None:
     """Train the network, and print the outcome."""
     from dphead.cli.summary import outcome
     from dphead.finetune.run import finetune as train
@@ -105,7 +105,8 @@ def _train(options: Any, *, dry_run: bool, verbose: bool) -> None:
                 progress.say(section("Budget", before_charge(fit, options)))
             if dry_run:
                 return
-            offer_budget(fit, options, progress, ask=options.processes is None)
+            ask = options.processes is None and not yes
+            offer_budget(fit, options, progress, ask)
             progress.begin("charging")
 
         with budget_on_refusal(lambda: fit, options, progress, verbose):

@@ -8,7 +8,12 @@ from typing import Any
 
 import click
 
-from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
+from dphead.cli.budget import (
+    ask_if_too_few,
+    before_charge,
+    budget_on_refusal,
+    offer_budget,
+)
 from dphead.cli.command import WithSettings
 from dphead.cli.options import PRINTED, check_private
 from dphead.cli.progress import shown
@@ -17,7 +22,7 @@ from dphead.cli.text import releases_table, section
 
 @click.command(cls=WithSettings, declared="dphead.fit.options:FitOptions")
 @PRINTED
-def fit(dry_run: bool, verbose: bool, **given: Any) -> None:
+def fit(dry_run: bool, verbose: bool, yes: bool, **given: Any) -> None:
     """Train a private head on FEATURES, a features file, and write a run folder.
 
     The run folder holds the head, its guarantee and a copy of the ledger. The fit
@@ -35,10 +40,10 @@ def fit(dry_run: bool, verbose: bool, **given: Any) -> None:
     options = _options(given | ({"processes": None} if dry_run else {}))
     first = options.processes is None or not options.processes.index
     with noted(options) if first else nullcontext():
-        _fit(options, first, dry_run=dry_run, verbose=verbose)
+        _fit(options, first, dry_run=dry_run, verbose=verbose, yes=yes)
 
 
-def _fit(options: Any, first: bool, *, dry_run: bool, verbose: bool) -> None:
+def _fit(options: Any, first: bool, *, dry_run: bool, verbose: bool, yes: bool) -> None:
     """Fit the head, and print the outcome."""
     from dphead.cli.summary import outcome
     from dphead.fit.duration import LONG_SECONDS, missing_kernels, time_in_words
@@ -60,9 +65,11 @@ def _fit(options: Any, first: bool, *, dry_run: bool, verbose: bool) -> None:
                 progress.say(f"This fit takes about {took} on this machine.")
             if warning := missing_kernels(seconds):
                 progress.say(warning)
+            ask = options.processes is None and not yes and not dry_run
+            ask_if_too_few(fit, options, progress, ask, dry_run or verbose)
             if dry_run:
                 raise click.exceptions.Exit(0)
-            offer_budget(fit, options, progress, ask=options.processes is None)
+            offer_budget(fit, options, progress, ask)
             progress.begin("verifying sums, then charging")
 
         with budget_on_refusal(lambda: fit, options, progress, verbose):

@@ -57,7 +57,8 @@ PUBLIC_ROWS = click.option(
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-PRINTED = option_group(command.PRINTED, _VERBOSE, _DRY_RUN)
+_YES = click.option("-y", "--yes", is_flag=True, help="Ask nothing before the charge.")
+PRINTED = option_group(command.PRINTED, _VERBOSE, _DRY_RUN, _YES)
 
 # --- images, and the features file that is made of them -------------------------------
 

@@ -95,6 +95,9 @@ def plan(
         )
 
     from dphead.fit.forecast import Question, forecast, open_look_alike
+    from dphead.planning.plan import Target
+    from dphead.planning.worth import about_noise
+    from dphead.solvers.base import ProblemInfo
 
     question = Question(**asked)
     with shown("reading public rows") as progress:
@@ -110,6 +113,12 @@ def plan(
     say("Forecast", _asked(found))
     click.echo(_table(found))
     say("Enough", _enough(found), *_reservations(found, charged))
+    q = found.question
+    target = Target(
+        found.enough.epsilon, q.delta or 0, q.relation, group_cap=q.group_cap
+    )
+    facts = ProblemInfo(q.n_rows, width, rows.n_classes)
+    say("Noise", *about_noise(target, facts, found.unit))
     epsilon, delta = map(as_declared, (found.enough.epsilon, question.delta or 0))
     say(
         "Next",

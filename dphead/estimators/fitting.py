@@ -44,6 +44,7 @@ from dphead.fit.run_folder import (
 )
 from dphead.planning import presets
 from dphead.planning.plan import FitPlan, large_delta, make_plan
+from dphead.planning.worth import about_noise, is_too_little
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import is_on_server, is_url
 from dphead.privacy.ledger.store import IN_MEMORY
@@ -368,6 +369,10 @@ class HeadEstimator(PrivateEstimator):
             group_cap=self.group_cap,
             group_mean=self.group_mean,
         )
+        classes = data.facts.n_classes > 1 and self.random_state is None
+        if classes and is_too_little(plan, data.facts) and is_news(self, "noise"):
+            told = " ".join(about_noise(plan, data.facts, "row"))
+            warnings.warn(f"The noise is {told.replace(' ! ', ' ')}.", stacklevel=5)
         return plan, array_sum(plan, self.backend)
 
     def _fit_unclassed(

@@ -36,7 +36,9 @@ config {file}
 settings nothing=1
 """
 BAD = {name: more for name, *more in map(str.split, VALUES.strip().splitlines())}
-FLAGS = {"allow_large_delta", "not_private", "dry_run", "verbose", "group_mean"}
+FLAGS = {
+    *("allow_large_delta", "not_private", "dry_run", "verbose", "group_mean", "yes"),
+}
 
 
 def options():

@@ -1,0 +1,79 @@
+"""Compare the noise of a head with its number of rows, from public numbers only."""
+
+import math
+from collections.abc import Iterator
+
+from dphead.planning.calibration import mu_from_epsilon
+from dphead.planning.plan import Target
+from dphead.privacy.accounting.gdp import epsilon_from_mu
+from dphead.privacy.rounding import as_declared, rounded_up
+from dphead.solvers.base import ProblemInfo
+
+# Rows of a class, times μ over the root of the columns. Below it, most heads keep less
+# than 70 % of what they gain over guessing without privacy; results/worth.
+_ENOUGH = 0.8
+_LARGEST_EPSILON = 10.0  # a larger epsilon is not advised; chosen
+
+
+def rows_of_noise(target: Target, facts: ProblemInfo) -> float:
+    """Return the number of rows of each class that the noise of a fit outweighs.
+
+    Parameters
+    ----------
+    target : Target
+        Budget and unit of privacy.
+    facts : ProblemInfo
+        Public sizes, without the budget.
+
+    Returns
+    -------
+    float
+        Number of rows. It is 0 without privacy.
+
+    Notes
+    -----
+    The noise in a sum of unit rows has the norm sqrt(n_features)/μ. The signal of a
+    class grows with its rows. How far classes are apart is private, so the factor
+    between them comes from measurements.
+    """
+    return _ENOUGH * math.sqrt(facts.n_features) / target.budgeted(facts).mu
+
+
+def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
+    """Yield what the noise is worth in rows and, if it is too much, what helps.
+
+    The lines after the first one begin with "! ". `unit` is the name of a row.
+    """
+    needed = rows_of_noise(target, facts)
+    own = facts.n_rows / facts.n_classes
+    private_n = "about " if target.relation == "add_remove" else ""
+    yield (
+        f"worth about {math.ceil(needed):,} {unit}s of each class; you have {private_n}"
+        f"{facts.n_rows:,} in all, {own:,.0f} for each of {facts.n_classes} classes on "
+        "average"
+    )
+    if own >= needed:
+        return
+    yield (
+        f"! Too few {unit}s: 8 in 10 measured heads with so much noise lost over 30 % "
+        "of what they learn without privacy, and half missed most of some class. "
+        "What helps most comes first:"
+    )
+    mu = mu_from_epsilon(target.epsilon, target.delta) * needed / own
+    epsilon = epsilon_from_mu(mu, target.delta)
+    if epsilon <= _LARGEST_EPSILON:
+        yield (
+            f"! a larger epsilon: {rounded_up(epsilon, 2)} instead of "
+            f"{as_declared(target.epsilon)}"
+        )
+    if (target.group_cap or 1) > 1 and not target.group_mean:
+        yield (
+            f"! means of each group's {unit}s: --group-mean (`group_mean=True`), with "
+            "a group cap of 1 if each group has one class"
+        )
+    yield f"! more {unit}s, a backbone with fewer features, or fewer classes"
+
+
+def is_too_little(target: Target, facts: ProblemInfo) -> bool:
+    """Return whether the noise outweighs the rows of an average class."""
+    return facts.n_rows / facts.n_classes < rows_of_noise(target, facts)
