@@ -12,6 +12,7 @@ import numpy as np
 from dphead.privacy.loss import loss_named
 
 _BINS = 15  # bins of the calibration error, as in Guo et al. 2017
+_MOST_CONFUSED = 10  # classes of a matrix that fits on a screen; chosen
 
 
 def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
@@ -92,6 +93,27 @@ def per_class_accuracy(
     rows = np.bincount(labels, minlength=n_classes)
     right = np.bincount(labels[labels == predicted], minlength=n_classes)
     return np.where(rows > 0, right / np.maximum(rows, 1), np.nan), rows
+
+
+def _confusion(
+    labels: np.ndarray, predicted: np.ndarray, n_classes: int
+) -> list[list[int]] | None:
+    """Return how many rows of each class (first axis) were given to each class.
+
+    The result is None above _MOST_CONFUSED classes, because a report may store it.
+    """
+    if n_classes > _MOST_CONFUSED:
+        return None
+    known = predicted >= 0
+    places = labels[known] * n_classes + predicted[known]
+    counts = np.bincount(places, minlength=n_classes**2)
+    return counts.reshape(n_classes, n_classes).tolist()
+
+
+def never_predicted(metrics: dict[str, Any]) -> list[int]:
+    """Return the classes that have measured rows, and that no row was given to."""
+    given = zip(metrics["per_class_n"], metrics["predicted_n"], strict=True)
+    return [k for k, (rows, predicted) in enumerate(given) if rows and not predicted]
 
 
 def expected_calibration_error(labels: np.ndarray, probabilities: np.ndarray) -> float:
@@ -183,9 +205,11 @@ def evaluate_scores(
     dict
         The metrics n, n_without_class, accuracy, accuracy_se, balanced_accuracy, top5,
         worst_class, worst_class_accuracy, worst_class_n, per_class_accuracy,
-        per_class_n and calibration_error. balanced_accuracy is the mean over classes
-        that have rows. top5 is None for five classes or fewer. worst_class is the index
-        of the class with the lowest accuracy.
+        per_class_n, predicted_n, confusion and calibration_error. balanced_accuracy is
+        the mean over classes that have rows. top5 is None for five classes or fewer.
+        worst_class is the index of the class with the lowest accuracy. predicted_n
+        counts the rows given to each class, and confusion those of each class. It is
+        None for more than ten classes.
 
     Raises
     ------
@@ -220,6 +244,10 @@ def evaluate_scores(
         "worst_class_n": int(rows[worst]),
         "per_class_accuracy": each.tolist(),
         "per_class_n": rows.tolist(),
+        "predicted_n": np.bincount(
+            predicted[predicted >= 0], minlength=n_classes
+        ).tolist(),
+        "confusion": _confusion(labels, predicted, n_classes),
         "calibration_error": expected_calibration_error(
             labels, probabilities(scores, loss)
         ),

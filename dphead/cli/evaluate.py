@@ -108,6 +108,8 @@ def evaluate(as_json: bool, **given: Any) -> None:
         return
     what = "network" if asked.of_network else "head"
     lines = _shown_metrics(metrics, names)
+    if metrics["confusion"]:
+        lines["Mistakes"] = _shown_confusion(metrics["confusion"], names)
     if none := metrics["n_without_class"]:
         lines["No class"] = [f"{_without_class(none)}, counted as wrong"]
     lines["Note"] = [
@@ -126,6 +128,8 @@ def _without_class(count: int) -> str:
 
 def _shown_metrics(metrics: dict[str, Any], names: list[str]) -> dict[str, list[str]]:
     """Return the metrics as labeled lines."""
+    from dphead.cli.summary import missed_classes
+
     accuracy = f"{100 * metrics['accuracy']:.2f} ± {100 * metrics['accuracy_se']:.2f} %"
     parts = {
         "Rows": [f"{metrics['n']:,} with a label of the classes"],
@@ -137,8 +141,22 @@ def _shown_metrics(metrics: dict[str, Any], names: list[str]) -> dict[str, list[
     parts["Balanced"] = [f"{tied(balanced)} (mean of the class accuracies)"]
     gap = f"{100 * metrics['calibration_error']:.2f} %"
     parts["Confidence"] = [f"off by {tied(gap)} on average (calibration error)"]
-    parts["Classes"] = _shown_classes(metrics, names)
+    parts["Classes"] = [
+        *_shown_classes(metrics, names),
+        *missed_classes(metrics, names, "rows"),
+    ]
     return parts
+
+
+def _shown_confusion(confusion: list[list[int]], names: list[str]) -> list[str]:
+    """Return a line for each class with rows that were given to other classes."""
+    lines = []
+    for k, row in enumerate(confusion):
+        wrong = sorted((-n, j) for j, n in enumerate(row) if n and j != k)
+        if wrong:
+            told = ", ".join(f"{-n:,} as {names[j]}" for n, j in wrong)
+            lines.append(f"{sum(row):,} of {names[k]}: {row[k]:,} right, {told}")
+    return lines or ["none"]
 
 
 def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dphead.analysis.metrics import never_predicted
 from dphead.analysis.protected import (
     NETWORK,
     about_people,
@@ -192,7 +193,8 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     if none := test["n_without_class"]:
         yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
     names = report["data"]["class_names"]
-    weak = _weak_classes(test)
+    yield from missed_classes(test, names, things)
+    weak = [k for k in _weak_classes(test) if k not in never_predicted(test)]
     named = [
         tied(f"{names[position]} ({_percent(test['per_class_accuracy'][position])})")
         for position in weak[:_NAMED_CLASSES]
@@ -202,6 +204,20 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         more = f" and {rest} more" if rest else ""
         listed = f"{', '.join(named)}{more}"
         yield f"! accuracy below half of the mean over classes: {listed}"
+
+
+def missed_classes(
+    metrics: dict[str, Any], names: list[str], things: str
+) -> Iterator[str]:
+    """Name the classes that were never predicted for the measured rows."""
+    for k in never_predicted(metrics)[:_NAMED_CLASSES]:
+        yield (
+            f"! {tied(names[k])} is never predicted, on {metrics['per_class_n'][k]:,} "
+            f"test {things} of this class: try --balanced, a larger epsilon, or more "
+            f"{things} of the class"
+        )
+    if rest := len(never_predicted(metrics)[_NAMED_CLASSES:]):
+        yield f"! {rest:,} more classes are never predicted"
 
 
 def worst_class(report: dict[str, Any]) -> Iterator[str]:

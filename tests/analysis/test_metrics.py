@@ -88,11 +88,26 @@ def test_evaluate_scores_has_every_figure(rows):
         np.std(labels == scores.argmax(axis=1)) / 20
     )
     assert out["worst_class_accuracy"] == min(out["per_class_accuracy"])
+    matrix = reference.confusion_matrix(labels, scores.argmax(axis=1))
+    assert out["confusion"] == matrix.tolist()
+    assert out["predicted_n"] == matrix.sum(axis=0).tolist()
     # a class without rows is not the worst
     some = metrics.evaluate_scores(scores[labels != 6], labels[labels != 6])
     assert some["worst_class"] != 6 and some["worst_class_n"] > 0
     assert out["top5"] == metrics.top_k_accuracy(labels, scores, 5)
     assert metrics.evaluate_scores(scores[:, :5], np.minimum(labels, 4))["top5"] is None
+
+
+def test_a_class_with_rows_that_no_row_is_given_to_is_never_predicted():
+    """Class 2 has no rows, and a matrix of more than ten classes is not made."""
+    labels = np.array([0, 0, 1, 3])
+    scores = np.zeros((4, 11))
+    scores[:, 0], scores[3] = 1, np.nan
+    out = metrics.evaluate_scores(scores, labels)
+    assert metrics.never_predicted(out) == [1, 3]
+    assert out["confusion"] is None
+    four = metrics.evaluate_scores(scores[:, :4], labels)["confusion"]
+    assert four == [[2, 0, 0, 0], [1, 0, 0, 0], [0] * 4, [0] * 4]
 
 
 def test_rows_without_a_class_are_counted_and_wrong(rows):

@@ -62,7 +62,7 @@ def test_a_user_on_a_terminal_decides_before_the_first_charge(
     fitted(*command)
     assert report_of(tmp_path / "one")["ledger"]["budget"] is None
     terminal("")
-    fitted("fit", features, *LS, "--epsilon", 0.1, "-o", tmp_path / "two")
+    fitted("fit", features, *LS, "--epsilon", 0.5, "-o", tmp_path / "two")
 
 
 def test_a_fit_that_no_budget_counts_is_not_asked(features, tmp_path, terminal):

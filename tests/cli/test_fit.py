@@ -6,6 +6,7 @@ import re
 import tomllib
 from dataclasses import replace
 
+import click
 import numpy as np
 import pytest
 from commands import (
@@ -29,6 +30,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from dphead.analysis.tradeoff import detection_limits
+from dphead.cli import budget
 from dphead.estimators.classifiers import DPAutoClassifier
 from dphead.fit import duration
 from dphead.fit.head_file import open_head
@@ -483,3 +485,47 @@ def swapped_tables(folder):
         given += ("--channels", 1, "--classes", "0,1")
         fitted("extract", table, "-o", files[-1], *given)
     return files
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_fit_of_too_few_rows_asks_before_the_charge_where_it_can(
+    tmp_path, monkeypatch, terminal
+):
+    """Without a terminal it goes on, and says the same; --yes asks nothing."""
+    asked = []
+
+    def no(text, **more):
+        asked.append(text)
+        raise click.Abort
+
+    monkeypatch.setattr(budget, "_on_terminal", lambda: terminal)
+    monkeypatch.setattr(click, "confirm", no)
+    features = features_file(tmp_path / "f.h5", n=40, d=400)
+    of_all = ("--epsilon", 3, "--delta", 1e-5)
+    fitted("ledger", "budget", features, *of_all)
+    few = ("fit", features, *LS, "--epsilon", 0.3, "-o")
+    done = dphead(*few, tmp_path / "run")
+    assert "Too few rows" in done.out
+    assert asked == ["Charge this fit all the same?"] * terminal
+    assert (done.code == 0) == (tmp_path / "run").exists() == (not terminal)
+    before = charges()
+    fitted(*few, tmp_path / "another", "--yes")
+    assert len(asked) == terminal and charges() == before + 1
+
+
+def test_a_class_that_is_never_predicted_is_named_and_not_stored(tmp_path):
+    """The third class has no training rows, and test rows are private."""
+    x, y = rows(4000, 12, 2, 0)
+    write_features(tmp_path / "f.h5", x, y, CLASSES)
+    x, y = rows(90, 12, 2, 3)
+    y[:20] = 2  # rows like those of the other classes
+    test, run = tmp_path / "test.h5", tmp_path / "run"
+    write_features(test, x, y, CLASSES)
+    done = fit(tmp_path / "f.h5", run, "--test", test, "--epsilon", 8)
+    missed = f"{CLASSES[2]} is never predicted, on 20 test rows"
+    assert missed in words(done.out)
+    assert all(b"never predicted" not in file for file in contents(run).values())
+    assert "confusion" not in (run / "report.json").read_text()
+    done = words(fitted("evaluate", run, test).out)
+    assert missed in done
+    assert re.search(rf"20 of {CLASSES[2]}: 0 right, \d+ as", done)

@@ -73,7 +73,8 @@ config {missing}
 BAD = dict(line.split()[:2] for line in VALUES.strip().splitlines())
 NO_VALUE = (
     "standardize decoupled normalize folder_names_are_public allow_unlabeled "
-    "new_data_set new_people allow_large_delta bf16 not_private dry_run verbose"
+    "new_data_set new_people allow_large_delta bf16 not_private dry_run "
+    "verbose yes"
 )
 FLAGS = set(NO_VALUE.split())
 FIXED = {
