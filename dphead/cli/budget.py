@@ -166,7 +166,7 @@ def ask_if_too_few(
     if few or verbose:
         unit = name_unit(fit.about.source.extraction)
         progress.say(section("Noise", about_noise(plan, plan.facts, unit)))
-    if few and ask and _on_terminal():
+    if few and ask and on_terminal():
         with progress.paused():
             click.confirm("Charge this fit all the same?", abort=True, err=True)
 

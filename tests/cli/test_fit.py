@@ -498,7 +498,7 @@ def test_a_fit_of_too_few_rows_asks_before_the_charge_where_it_can(
         asked.append(text)
         raise click.Abort
 
-    monkeypatch.setattr(budget, "_on_terminal", lambda: terminal)
+    monkeypatch.setattr(budget, "on_terminal", lambda: terminal)
     monkeypatch.setattr(click, "confirm", no)
     features = features_file(tmp_path / "f.h5", n=40, d=400)
     of_all = ("--epsilon", 3, "--delta", 1e-5)
