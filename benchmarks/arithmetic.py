@@ -43,20 +43,24 @@ def run() -> None:
 def printed() -> Iterator[Row]:
     """Yield a row for each printed number and number of training rows."""
     for claim in claims.load():
-        if claim.metric not in METRICS:
-            continue
-        place = {name: getattr(claim, name) for name in ("paper", "table", "row")}
-        place |= {"metric": claim.metric, "claimed": claim.value}
-        if claim.metric == BOUND:
-            value = advantage_bound(float(claim.epsilon), float(claim.delta))
-            yield place | {"computed": value}
-            continue
-        sizes = claims.data(claim.dataset)
-        counts = [claim.settings.get("training_rows", sizes["train_rows"])]
-        if claim.paper == "De22" and "tuning_rows" in sizes:
-            counts.append(sizes["tuning_rows"])
-        for n_rows in counts:
-            yield place | {"training rows": n_rows} | spent(claim, int(n_rows))
+        if claim.metric in METRICS:
+            yield from computed(claim)
+
+
+def computed(claim: Claim) -> Iterator[Row]:
+    """Yield a row for each number of training rows that a claim may be of."""
+    place = {name: getattr(claim, name) for name in ("paper", "table", "row")}
+    place |= {"metric": claim.metric, "claimed": claim.value}
+    if claim.metric == BOUND:
+        value = advantage_bound(float(claim.epsilon), float(claim.delta))
+        yield place | {"computed": value}
+        return
+    sizes = claims.data(claim.dataset)
+    counts = [claim.n_rows]
+    if claim.paper == "De22" and "tuning_rows" in sizes:
+        counts.append(sizes["tuning_rows"])
+    for n_rows in counts:
+        yield place | {"training rows": n_rows} | spent(claim, n_rows)
 
 
 def advantage_bound(epsilon: float, delta: float) -> float:

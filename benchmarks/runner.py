@@ -176,8 +176,10 @@ def reproduce(
     found = [] if selector == "quick" else jobs.selected(selector)
     rows = stored(new)
     by_key = verdicts.by_key_of(rows)
-    parts = [verdicts.told(found, by_key, file is not None)] if found else []
+    told = verdicts.told(found, by_key, file is not None)
+    # what cannot run here has a reason and a command
+    parts = [told] if told or not found else [verdicts.states(selector, by_key)]
     if again or not found:
         keys = [job.key for _, job in jobs.select(selector, file is not None)]
         parts.append(verdicts.compared(keys, stored(out), rows))
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))

@@ -184,9 +184,18 @@ def claims_table(found: list[Claim], by_key: dict[str, list[Row]]) -> str:
 
 
 def told(found: list[Claim], by_key: dict[str, list[Row]], given: bool = False) -> str:
-    """The paper's numbers, ours, and verdicts, a line for each way they were run."""
+    """The paper's numbers, ours, and verdicts, a line for each way they were run or
+    computed.
+    """
     lines = [[*cells[:5], cells[-1]] for cells in _lines(found, by_key, given)]
-    return table((*HEADER[:5], HEADER[-1]), lines)
+    for claim in (c for c in found if standing(c)[0] == ARITHMETIC):
+        for row in arithmetic.computed(claim):
+            count = row.get("training rows")
+            how = f"formula, {count:,} rows" if count else "formula"
+            said = AGREES if arithmetic.agrees(row) else DIFFERS
+            cells = [_name_of(claim), claim.epsilon, claimed(claim)]
+            lines.append([*cells, f"{row['computed']:.4g}", how, said])
+    return table((*HEADER[:5], HEADER[-1]), lines) if lines else ""
 
 
 def states(selector: str, by_key: dict[str, list[Row]]) -> str:

@@ -130,6 +130,15 @@ def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
     assert sorted(r["accuracy"] for r in again) == sorted(r["accuracy"] for r in rows)
 
 
+def test_a_formula_is_computed_and_what_cannot_run_here_has_a_command(tmp_path):
+    table = runner.reproduce("De22-13-cifar10-1.0", out=tmp_path)
+    lines = table.splitlines()[2:]
+    # the paper's epsilon is that of the 45,000 rows of tuning or of all 50,000
+    assert "| 0.9877 | formula, 50,000 rows | arithmetic: agrees |" in lines[0]
+    told = runner.reproduce("TAN23-1", out=tmp_path)
+    assert "needs data under a license" in told and "dphead finetune IMAGES" in told
+
+
 def test_a_repeated_fit_is_compared_with_the_stored_one(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "AGAIN", tmp_path / "again")
     out = tmp_path / "stored"
