@@ -157,8 +157,10 @@ def _format(to: str, kind: str) -> Format:
     """Return a format of heads or of networks."""
     place = FORMATS[to][kind == "network"]
     if place is None:
+        *others, last = (name for name, (_, network) in FORMATS.items() if network)
         raise ValueError(
-            f"--to {to} cannot export a network. Use --to torch, timm or onnx."
+            f"--to {to} cannot export a network. Use --to {', '.join(others)} or "
+            f"{last}."
         )
     module, name = place.split(":")
     return getattr(import_module(module), name)

@@ -101,7 +101,7 @@ def test_a_network_of_ones_own_needs_its_code(trained, tmp_path, monkeypatch):
 
 def test_a_format_that_cannot_hold_the_network_is_refused(trained, tmp_path):
     for to, message in (
-        ("sklearn", "cannot export a network"),
+        ("sklearn", "cannot export a network. Use --to torch, timm or onnx"),
         ("timm", "which is not a timm model"),
     ):
         with pytest.raises(ValueError, match=message):
