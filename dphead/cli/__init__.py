@@ -28,7 +28,7 @@ COMMANDS = {  # what `dphead --help` says
     "ledger": "Set a data set's budget, or show what was spent and what remains.",
 }
 
-# command: its module, if that has another name
+# modules of commands, if their names differ
 _MODULES = {"predict": "evaluate", "verify": "features"}
 
 # optional dependencies: extra: (its packages, their modules)
@@ -42,7 +42,7 @@ _EXTRAS = {
 # had up to 10 files open.
 _LEAST_BYTES, _LEAST_FILES = 512 << 20, 64
 
-# what people type for the name of an option, or for a choice: the name that is meant
+# aliases of options and choices, with the declared name of each
 _ALIASES = {
     "eps": "epsilon",
     "lr": "learning-rate",
@@ -165,7 +165,7 @@ def _out_of_memory(error: Exception) -> bool:
     return (
         isinstance(error, MemoryError)
         or ("memory" in said and "alloc" in said)
-        or "failed to map segment" in said  # of a library, while it is imported
+        or "failed to map segment" in said  # an error of a library during its import
     )
 
 

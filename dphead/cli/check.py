@@ -68,7 +68,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
 
     with shown("computing epsilon again"):
         finished = read_run(run, ledger)
-        if finished.fits is None:  # the run's folder was moved
+        if finished.fits is None:  # this happens if the run's folder was moved
             said = finished.report
             fit_id = said["ledger"]["fit_id"]
             ledger = ledger_holding(said["data"].get("dataset_id"), fit_id)

@@ -48,7 +48,8 @@ def export(
     """
     from dphead.export.exporting import export as write
 
-    named = run if run.name.strip(".") else run.resolve()  # not . or ..
+    # avoid the names "." and ".."
+    named = run if run.name.strip(".") else run.resolve()
     out = out or named.with_name(f"{named.name}-{to}")
     done = write(run, to, out, weights, model)
     g = done.guarantee

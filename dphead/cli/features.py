@@ -280,7 +280,7 @@ def print_budget(features: Path) -> None:
 
 def print_left_out(left_out: Counter[str]) -> None:
     """Print how many source items were left out, by reason."""
-    reasons = (+left_out).most_common()  # those that occur
+    reasons = (+left_out).most_common()  # only reasons that occurred
     if not reasons:
         say("Left out", "nothing")
         return

@@ -67,7 +67,8 @@ def _move(source: Any, url: str) -> None:
     dataset_id = book.meta("dataset_id")
     target = Ledger(url, dataset_id)
     move_rows(book, target)
-    for merged in counted_data_sets(book):  # the server tells the team who counts them
+    # the server itself records which ledger counts them
+    for merged in counted_data_sets(book):
         merge([Ledger(url, merged)], target)
     note_ledger(target.path, dataset_id)
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
@@ -140,7 +141,8 @@ def _spent(book: Any, as_json: bool) -> None:
     if others:
         say("Elsewhere", *(f"! not counted here: {o}" for o in others))
     delta = fits[-1]["delta"] if fits else 1e-5
-    if book.budget() is None:  # a large delta could hide what other fits spent
+    # use the fits' smallest delta, because a larger one could hide what a fit spent
+    if book.budget() is None:
         delta = min((fit["delta"] for fit in fits), default=delta)
     totals = ledger_totals(book, fit_events(fits[-1:]), delta)
     totals |= {"path": "", "elsewhere": others}
@@ -203,8 +205,7 @@ def _budget(which: Path, epsilon: float, delta: float) -> None:
     beside = "The ledger is new and has no data set: its first fit sets it."
     if book.meta("dataset_id"):
         beside = (
-            "From now on, DPHEAD_HOME refuses fits on the same images in another "
-            "ledger."
+            "From now on, dphead refuses fits on the same images in another ledger."
         )
     say("Budget", text, beside, *_too_large(which, epsilon, delta))
     say("Ledger", book.path)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from dphead_extract.safe_text import one_line
 
-LINE_EVERY = 15.0  # least seconds between lines where there is no terminal; chosen
+LINE_EVERY = 15.0  # seconds between lines if there is no terminal; chosen
 # variables that torchrun, SLURM and Open MPI set to a process's number
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 

@@ -58,7 +58,7 @@ def report(
         return
     if about is not None and out is None and about.absolute() != kept.absolute():
         write_text(kept, about.read_text())
-        for other in DERIVED:  # each page states what about.toml says
+        for other in DERIVED:  # update every page, because each one shows about.toml
             if other != name and (folder / other).is_file():
                 write_text(folder / other, rendered(other, finished.report, stated))
     typed = out is not None
@@ -66,4 +66,4 @@ def report(
     write_text(out, text, typed=typed)
     click.echo(f"{out}")
     if "TODO" in text:
-        click.echo("Replace each TODO. The report does not have these facts.")
+        click.echo("Replace each TODO. The report lacks these values.")

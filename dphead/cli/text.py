@@ -11,7 +11,7 @@ from dphead_extract.safe_text import one_line
 from dphead.cli import COMMANDS
 from dphead.privacy.rounding import rounded_down, rounded_up
 
-_WIDTH = 80  # columns, as of a terminal
+_WIDTH = 80  # columns of a line
 INDENT = 11  # columns of a label: the longest one and two spaces
 _RELEASES = (
     "release",
@@ -21,7 +21,7 @@ _RELEASES = (
     ">sampling",
     ">mu each",
 )
-TIE = "\u00a0"  # no line is broken at this space
+TIE = "\u00a0"  # a space at which no line breaks
 
 
 def tied(text: str) -> str:
@@ -87,7 +87,7 @@ def table(
         made.add_column(one_line(name.removeprefix(">")), justify=side)
     for row in rows:
         made.add_row(*(one_line(c) if isinstance(c, str) else c for c in row))
-    # no color: the codes would be escaped like those of a name
+    # no color, because its codes would be escaped like codes in a name
     console = Console(highlight=False, markup=False, emoji=False, color_system=None)
     with console.capture() as captured:
         console.print(made)

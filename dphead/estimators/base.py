@@ -421,7 +421,7 @@ def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -
     """Return the weighted accuracy, where rows not `known` (n,) count as wrong."""
     check_consistent_length(y, predicted, weight)
     weights = np.ones(len(known)) if weight is None else np.asarray(weight)
-    if not known.any():  # scikit-learn refuses weights of zeros only
+    if not known.any():  # scikit-learn raises if all weights are zero
         return 0.0
     right = accuracy_score(y, predicted, normalize=False, sample_weight=weights * known)
     return float(right / weights.sum())

@@ -111,7 +111,7 @@ def cross_validate(
         )
     require_target(y)
     labels = label_column(y)
-    if estimator.classes is not None:  # None is refused by the first fit
+    if estimator.classes is not None:  # the first fit refuses None
         require_same_kind(declared_dtype(y), declared(estimator.classes))
     fold = folds_of_rows(estimator, len(labels), groups, folds)
     ledger = Ledger() if estimator.ledger is None else estimator.ledger
@@ -169,5 +169,5 @@ def folds_of_rows(
             "`cross_validate` needs `groups` for the relation add_remove: without one "
             "row, other rows would be in other folds. Use zero_out or replace_one."
         )
-    # a public seed: the shuffle depends on the number of rows only
+    # the seed is public, so the shuffle depends only on the number of rows
     return np.random.default_rng(0).permutation(n_rows) % folds

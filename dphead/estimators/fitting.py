@@ -440,7 +440,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])
         about = beside_others(self._about, out, ledger.path, tuning)
-        # the notes already name other ledgers
+        # the notes already contain the warnings on other ledgers
         about = replace(about, warnings=tuple(self.privacy_.notes))
         result = replace(self._result, ledger=ledger)
         facts |= {
@@ -473,7 +473,7 @@ def _on_processes(fit: Fit[_T], data: TrainingData) -> Fit[_T]:
     own = data.rows()  # features are read after the charge
     parts = SumOfParts(data.hosts, own)
     memory = fit.summer.kept.memory
-    whole: Any = data.sizes  # of which process 0 samples
+    whole: Any = data.sizes  # process 0 needs only the sizes of all rows
     settings = f"{fit.digest()} {fit.backend}"
     agreed = {"settings": settings, "n_rows": str(fit.sizes.n_rows)}
     return replace(

@@ -122,9 +122,8 @@ def from_arrays(
     require_target(y)
     if classes is None and private:
         raise ValueError(
-            "`classes` must be declared for a finite epsilon, got None. Pass the "
-            "public list of classes. A list inferred from `y` would reveal which "
-            "labels occur."
+            "`classes` must be declared for a finite epsilon. Pass the public list of "
+            "classes. A list inferred from `y` would reveal which labels occur."
         )
     said = declared_dtype(y)
     x, y = checked_rows(estimator, x, label_column(y) if private else y)
@@ -251,7 +250,8 @@ def checked_rows(
     # a private number of rows must not stop a fit, and may be 0
     fewest = 0 if estimator.relation == "add_remove" else 1
     rows = x
-    if isinstance(x, DeviceRows):  # checks of shapes see zeros: no row is read here
+    # shapes are checked on zeros, so that no row is read here
+    if isinstance(x, DeviceRows):
         rows = np.broadcast_to(np.float32(0), x.shape)
     with np.errstate(all="ignore"):  # a signaling NaN would cause a warning
         rows = validate_data(
@@ -342,13 +342,13 @@ def declared(classes: Any) -> np.ndarray:
     """
     given = class_list(classes)
     plain = python_value(given)
-    with suppress(ValueError, TypeError):  # lists, or items without an order
+    with suppress(ValueError, TypeError):  # the items are lists, or have no order
         array = np.asarray(given)
         array = np.asarray(plain) if array.dtype.kind == "O" else array
         names = {class_name(one) for one in plain}
         known = array.ndim == 1 and array.dtype.kind in _LABELS
         finite = known and (array.dtype.kind != "f" or np.isfinite(array).all())
-        # numpy turns numbers beside strings into strings, and drops a last "\0"
+        # numpy converts numbers next to strings, and drops a final "\0"
         same = finite and array.tolist() == plain and None not in names
         if same and len(names) == len(given) > 0:
             return np.unique(array)

@@ -22,7 +22,8 @@ _REAL = {bool, int, float, *_EXACT} | {
 }
 _NUMBERS = _REAL | {complex} | {np.dtype(c).type for c in np.typecodes["Complex"]}
 _ROWS_AT_ONCE = 4096  # avoids a second copy of all rows
-_TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}  # by dtype of the classes
+# types of labels, by the dtype of the classes
+_TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}
 
 
 def label_column(y: Any) -> np.ndarray:

@@ -38,7 +38,8 @@ _FOLDS = (
 )
 _MAIN = "MainProcess"  # Python's name for the main process
 _UNCOUNTED = "No ledger adds these fits up. Pass `ledger` to add them up."
-_fits: Counter[str | None] = Counter()  # by family of clones, in this process
+# number of fits of each family of clones in this process
+_fits: Counter[str | None] = Counter()
 _told: set[tuple[str, str]] = set()  # (family, subject of the warning)
 
 

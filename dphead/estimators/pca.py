@@ -98,7 +98,7 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
         head = self._fit_unclassed(solver, x, groups, lambda: unread_rows(x))
         self.components_: np.ndarray = head.weights.T
         center = head.transform.center
-        assert center is not None  # zeros without a mean
+        assert center is not None  # the center is zero if no mean was released
         self.mean_: np.ndarray = center
         kept = np.maximum(head.variances, 0.0)[: self.n_components]
         total = float(head.variances.sum())

@@ -27,7 +27,7 @@ from dphead.privacy.ledger.server import held, is_on_server, team_url
 from dphead.privacy.ledger.store import COUNTS, IN_MEMORY, MERGED, MOVED, HeldLedger
 from dphead.privacy.rounding import as_declared
 
-PEOPLE = "people"  # the fact of a ledger with the declared id system, as JSON
+PEOPLE = "people"  # key of the declared id system, stored as JSON
 
 
 def default_ledger_path(dataset_id: str) -> Path:
@@ -122,7 +122,8 @@ def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
     if declared is None or file.group is None:
         return declared
     people = People(people_index(), declared["system"])
-    if declared["new"] and people.shared_id != counted:  # not merged since
+    # the data set was not merged later
+    if declared["new"] and people.shared_id != counted:
         people = replace(people, new=True)
     same = people.shared_id in (None, counted)
     rows = rows_name(file.salt, file.config)
@@ -146,7 +147,8 @@ def _declared_in(dataset_id: str) -> dict[str, Any] | None:
             text = book.meta(PEOPLE)
     except HeldLedger:
         raise
-    except LedgerError:  # it takes no charge, and says so when it is opened for one
+    # this ledger takes no charge, and raises when it is opened for one
+    except LedgerError:
         return None
     return None if text is None else json.loads(text)
 
@@ -300,7 +302,7 @@ def check_alone(
                 "set with the same images, extract with --dataset-id."
             )
             raise LedgerError(
-                f"These images have the budget {limit} in the ledger {other}, got "
+                f"These images have the budget {limit} in the ledger {other}, not in "
                 f"the ledger {own}. Nothing was charged. {todo}"
             )
         if budget is not None and other.fits != 0:

@@ -66,7 +66,7 @@ def declare_people(
         rows = rows_name(file.salt, file.config)
     if declared is not None and declared["system"] != system:
         raise ValueError(
-            f"{path} declares the id system {declared['system']!r}, got {system!r}. "
+            f"{path} belongs to the id system {declared['system']!r}, not {system!r}. "
             f"Type dphead ledger people {declared['system']} {path}."
         )
     people = People(people_index(), system, new)
@@ -74,13 +74,14 @@ def declare_people(
     joining = () if new else (dataset_id, counts)
     # also a ledger that it was merged into, as in a home before its team had a server
     merging = set() if new else {counted_in(dataset_id), dataset_id} - {counts}
-    # held to the end: a second command waits, and finds the result of this one
+    # hold the lock to the end, so that a second command finds this one's result
     with people.held(), ExitStack() as opened:
         people.check(dataset_id, groups, joining)
         book = open_ledger(None, counts)
         with holding(book):
             merged: list[list[Ledger]] = []
-            for one in sorted(merging, key=dataset_id.__eq__):  # the data set last
+            # merge the data set's own ledger last
+            for one in sorted(merging, key=dataset_id.__eq__):
                 found = [
                     opened.enter_context(closing(ledger))
                     for ledger in _ledgers_of(one, book)
@@ -125,7 +126,7 @@ def _check_merge(
         if declared is not None and declared["system"] != people.system:
             raise LedgerError(
                 f"The ledger {source.path} belongs to the id system "
-                f"{declared['system']!r}, got {people.system!r}. Type dphead ledger "
+                f"{declared['system']!r}, not {people.system!r}. Type dphead ledger "
                 f"people {declared['system']}."
             )
     new = [source for source in sources if not holds_all(source, target)]
@@ -147,7 +148,7 @@ def _fix(book: Ledger, people: People) -> None:
     with book.transaction(kept=lambda: book.meta(PEOPLE) == declared):
         if (kept := book.set_once(PEOPLE, declared)) != declared:
             raise LedgerError(
-                f"The ledger {book.path} has the declaration {kept}, got {declared}. "
+                f"The ledger {book.path} has the declaration {kept}, not {declared}. "
                 "Repeat the declaration that it has."
             )
         seals.seal(book)

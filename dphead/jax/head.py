@@ -106,7 +106,7 @@ def of_model(model: "DPHeadClassifier") -> Head:
     head = model.head_
     transform = head.transform
     given = (head.weights, head.intercept, transform.center, transform.scale)
-    kind = jnp.result_type(float)  # float32, unless the process has set x64
+    kind = jnp.result_type(float)  # float64 only if the process enabled x64
     leaves: dict[str, Any] = {
         name: None if value is None else jnp.asarray(value, kind)
         for name, value in zip(_LEAVES, given, strict=True)

@@ -86,7 +86,7 @@ class OptaxDescent(GradientDescent):
                 state = jax.eval_shape(made.init, zeros)
                 found, _ = jax.eval_shape(made.update, zeros, state, zeros)
                 why = "" if found == zeros else f"it returns {found}"
-            except Exception as error:  # of optax or of a user's own functions
+            except Exception as error:  # errors of optax or of a user's own functions
                 state, why = None, " ".join(str(error).split()[:40])
         if _PER_EXAMPLE in str(jax.tree.structure(state)):
             why = "it clips gradients per example and adds noise, as dphead does"

@@ -545,7 +545,7 @@ def test_a_server_of_an_earlier_version_gets_the_index_of_people(team):
 def test_a_file_keeps_the_id_system_that_it_declares(tmp_path, clinic):
     one = made(tmp_path, "one", 0, "--people", clinic)
     said = refusal("ledger", "people", "other", one)
-    assert f"declares the id system '{clinic}'" in said
+    assert f"belongs to the id system '{clinic}'" in said
 
 
 def test_a_move_completes_no_merge(tmp_path, clinic, monkeypatch, team):
