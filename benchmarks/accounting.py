@@ -23,7 +23,7 @@ _FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; chosen
 
 def write(folder: Path = RESULTS) -> list[Path]:
     """Write the plots to folders of `folder`; returns their paths."""
-    path = folder / "accounting" / "figure9.png"
+    path = folder / "figures" / "tb21-figure9.png"
     figure9(path)
     return [path, *tan23(folder / "finetune")]
 

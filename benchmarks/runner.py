@@ -77,9 +77,13 @@ def prepared(job: Job, facts: ProblemInfo) -> tuple[Solver, FitPlan]:
         )
     plan = replace(_PLANS[key], solver=solver)
     if job.clip_only:
-        # A plan without noise does not clip, unless it is told to.
+        # A plan without noise does not clip, unless it is told to. Clips of 1e6 stand
+        # for none: they would round channel means to multiples of 244.
         pairs = zip(plan.specs, wanted, strict=True)
-        specs = [replace(spec, clip_norm=p.clip_norm) for spec, p in pairs]
+        specs = [
+            replace(spec, clip_norm=p.clip_norm) if p.clip_norm < 1e6 else spec
+            for spec, p in pairs
+        ]
         plan = replace(plan, specs=specs)
     return solver, plan
 

@@ -77,6 +77,14 @@ def test_the_jobs_of_every_claim_can_be_planned():
     assert without == {("De22", "LeNet")}
 
 
+def test_a_normalization_without_clips_is_not_rounded_to_large_units():
+    (job,) = jobs.jobs_of(jobs.selected("TB21-2-mnist")[2])
+    assert job.settings["normalization"]["mean_clip"] == 1e6
+    _, plan = runner.prepared(job, features.facts_of("mnist", job.features))
+    clips = [spec.clip_norm for spec in plan.specs[:3]]
+    assert clips == [float("inf"), float("inf"), 0.1]
+
+
 def test_a_job_with_a_wrong_option_is_refused():
     (job,) = jobs.jobs_of(jobs.selected("De22-3-cifar10-1")[-1])
     with pytest.raises(click.NoSuchOption):
