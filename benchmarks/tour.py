@@ -30,7 +30,7 @@ NETWORK = "--model wrn-10-1 --image-size 8 --classes 10 --split train --test-spl
 COMMANDS = {
     "extract": EXTRACT,
     # before there is a budget, which refuses exact figures on its images
-    "simulate": f"dphead tan simulate digits/ --data-is public {NETWORK} "
+    "simulate": f"dphead tan simulate digits/ --public-rows {NETWORK} "
     "--batch-size 512 --noise-multiplier 4 --steps 20 --factors 2,4,8 --runs 2",
     "verify": "dphead verify digits.h5",
     "plan": "dphead plan digits.h5 --split train --public-rows --n-rows 5000",

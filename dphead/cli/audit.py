@@ -1,39 +1,27 @@
 """Implement `dphead audit`, which attacks a method to bound epsilon from below."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
-from dphead_extract.numerals import map_shape
 
 from dphead.cli import values
-from dphead.cli.command import WithSettings
+from dphead.cli.command import others, values_of
+from dphead.cli.finetune import finetune, options_of_training
+from dphead.cli.fit import fit, options_of_fit
 from dphead.cli.progress import shown
 from dphead.cli.text import filled, table, tied
 from dphead.privacy.rounding import rounded_down, rounded_up
 
 
-@click.command(
-    cls=WithSettings,
-    declared="dphead.fit.options:FitOptions",
-    names=("delta", "relation", "group_cap", "preset"),
-)
-@click.option("--method", type=values.METHODS, default="dp-fc", help="Method to audit.")
+@click.command(context_settings={"ignore_unknown_options": True})
+@others("fit")
 @click.option(
     "--network",
+    metavar="MODEL",
     help="Audit the training of this network, such as wrn-16-4, instead of a head. "
-    "Needs --shape. `dphead finetune --help` describes the names under --model.",
-)
-@click.option(
-    "--shape",
-    callback=lambda _, __, text: text and map_shape(text),
-    help="Shape CHANNELS,H,W of the synthetic images for --network.",
-)
-@click.option(
-    "--epsilon",
-    type=values.NUMBER,
-    default=1.0,
-    help="Claimed epsilon to audit.",
+    "The other options are then those of `dphead finetune`. Needs --shape.",
 )
 @click.option(
     "--n-rows", type=values.Whole(2), required=True, help="Number of synthetic rows."
@@ -59,31 +47,54 @@ from dphead.privacy.rounding import rounded_down, rounded_up
 @click.option(
     "-o", "--output", "out", type=values.PATH, help="Folder to write audit.json to."
 )
-@click.option(
-    "--sampling",
-    type=click.Choice(["poisson", "allocation"]),
-    default="poisson",
-    help="Sampling of batches for --network.",
-)
-def audit(out: Path | None, fits: int, **given: Any) -> None:
+def audit(
+    rest: tuple[str, ...],
+    network: str | None,
+    n_rows: int,
+    n_features: int,
+    n_classes: int,
+    fits: int,
+    confidence: float,
+    out: Path | None,
+) -> None:
     """Run a method many times with and without worst-case canaries, and test its claim.
 
-    Audits use the same releases and noise as `dphead fit`. Nothing is charged, because
-    rows are synthetic. The auditor knows the rows, so it tests the distribution of all
-    noise and samples. It bounds epsilon and mu from below and recomputes the claimed
+    Describe the fit by the options of `dphead fit`, or by a run's run.toml (--config).
+    Its files are not used: rows are synthetic, so nothing is charged. Audits use the
+    same releases and noise as `dphead fit`. The auditor knows the rows, so it tests the
+    distribution of all noise and samples. It bounds epsilon and mu from below and
+    recomputes the claimed
     epsilon. Exit code 1: a bound exceeds the claim, a test fails, the claim is too
     small, or the canary moves a sum by more than its sensitivity.
 
     \b
     dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 \\
       --n-classes 2 --fits 100000 -o audit/
+    dphead audit --config run/run.toml --n-rows 64 --n-features 4 --n-classes 2
     """
     import json
 
+    from dphead.analysis.audit import attack
+    from dphead.analysis.audit_transcript import worst_cases
+    from dphead.planning.plan import ProblemInfo, make_plan
     from dphead.privacy.atomic_write import write_text
 
+    facts = ProblemInfo(n_rows, n_features, n_classes)
+    name, solver, target = _made(facts, network, rest)
+    plan = make_plan(solver, facts, **vars(target))
+    problems = worst_cases(facts, plan, fits)
     with shown("auditing") as progress:
-        result = _audit(fits, lambda done: progress(done, fits, "fits"), **given)
+        found = attack(
+            solver,
+            plan,
+            problems,
+            fits,
+            confidence=confidence,
+            progress=lambda done: progress(done, fits, "fits"),
+        )
+    settings = {"method": name, "solver": repr(solver), "n_rows": n_rows}
+    settings |= {"n_features": n_features, "n_classes": n_classes}
+    result = settings | {"group_cap": target.group_cap} | found
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / "audit.json", json.dumps(result, indent=2) + "\n")
@@ -94,67 +105,30 @@ def audit(out: Path | None, fits: int, **given: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _audit(fits: int, progress: Any, **given: Any) -> dict[str, Any]:
-    """Run the audit, and return its results. The remaining options are settings."""
-    from dphead.analysis.audit import attack
-    from dphead.analysis.audit_transcript import worst_cases
-    from dphead.planning import presets
-    from dphead.planning.plan import ProblemInfo, make_plan
+def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return the name, solver and target of a head's fit or a network's training.
 
-    def taken(*names: str) -> dict[str, Any]:
-        return {name: given.pop(name) for name in names}
-
-    confidence = given.pop("confidence")
-    budget = taken("epsilon", "delta", "relation", "group_cap")
-    budget["delta"] = presets.delta_of(given["preset"], budget["delta"])
-    sizes = taken("n_rows", "n_features", "n_classes")
-    facts = ProblemInfo(**sizes)
-    name, made = _made(facts, **given)
-    plan = make_plan(made.solver, facts, accountant=made.accountant, **budget)
-    problems = worst_cases(facts, plan, fits)
-    found = attack(
-        made.solver, plan, problems, fits, confidence=confidence, progress=progress
-    )
-    settings = {"method": name, "solver": repr(made.solver), **sizes}
-    return settings | {"group_cap": budget["group_cap"]} | found
-
-
-def _made(
-    facts: Any,
-    method: str,
-    network: str | None,
-    shape: tuple[int, int, int] | None,
-    preset: str | None,
-    sampling: str,
-    **settings: Any,
-) -> tuple[str, Any]:
-    """Return the name and the method: a head's, or the training of `network`."""
-    from dphead.planning.methods import Method, make_method
-
+    By default, a network has one step on all rows.
+    """
+    rest = (os.curdir, *rest)  # no rows are read
     if network is None:
-        if sampling != "poisson":
-            raise ValueError(
-                f"`--sampling {sampling}` needs `--network`, got `--method {method}`. "
-                "Remove `--sampling`."
-            )
-        return method, make_method(method, facts, settings, preset)
+        from dphead.planning.methods import make_method
+
+        options = options_of_fit(values_of(fit, rest))
+        made = make_method(options.method, facts, options.settings, options.preset)
+        groups = options.group_cap, options.group_mean
+        return options.method, made.solver, options.target(made.accountant, *groups)
     from dphead.finetune.audit import audited
 
-    made: dict[str, Any] = {k: v for k, v in settings.items() if v is not None}
-    unknown = set(made) - {"steps", "clip_norm", "batch_size", "momentum"}
-    if preset is not None or unknown:
-        names = sorted(unknown | ({"preset"} if preset else set()))
-        options = ", ".join(f"`--{name.replace('_', '-')}`" for name in names)
-        raise ValueError(f"`--network` cannot be combined with {options}. Remove them.")
-    if shape is None:
+    given = values_of(finetune, (*rest, "--model", network))
+    if not (given["steps"] or given["epochs"]):
+        given["steps"] = 1
+    given["batch_size"] = min(given["batch_size"] or facts.n_rows, facts.n_rows)
+    options = options_of_training(given)
+    if options.shape is None:
         raise ValueError("`--network` needs `--shape`. Add `--shape CHANNELS,H,W`.")
-    batch = min(facts.n_rows, made.pop("batch_size", facts.n_rows))
-    if sampling == "allocation":
-        made["epoch_steps"] = round(facts.n_rows / batch)
-    else:
-        made["sampling_prob"] = batch / facts.n_rows
-    solver: Any = audited(network, shape, facts, **({"steps": 1} | made))
-    return f"network {network}", Method(solver, "auto", "De22")
+    solver = audited(options.settings, options.shape, facts)
+    return f"network {network}", solver, options.target("auto")
 
 
 def _print(r: dict[str, Any]) -> None:

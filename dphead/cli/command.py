@@ -5,8 +5,9 @@ options too.
 """
 
 import json
+import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -179,6 +180,22 @@ class WithOptions(Sectioned):
             number = isinstance(ctx.params.get(name), int | float)
             lines.append(f"{word} = {_toml(value, number)}")
         return "\n".join(lines) + "\n"
+
+
+def others(command: str) -> Any:
+    """Let a command take the options of another command too, as its argument `rest`."""
+    metavar = f"[OPTIONS OF dphead {command}]"
+    return click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar=metavar)
+
+
+def values_of(command: click.Command, rest: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the options of `command` that `rest` has as typed text.
+
+    Nothing is written, so that the run folder does not matter.
+    """
+    root = click.get_current_context().find_root()
+    given = [*rest, "--output", os.devnull]
+    return command.make_context(command.name, given, parent=root).params
 
 
 class WithSettings(WithOptions):

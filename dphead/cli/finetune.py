@@ -74,7 +74,7 @@ def finetune(dry_run: bool, verbose: bool, yes: bool, **given: Any) -> None:
     if dry_run and not is_first():
         return
     place = None if dry_run else torchrun_place()
-    options = _options(given | {"dry_run": dry_run, "processes": place})
+    options = options_of_training(given | {"dry_run": dry_run, "processes": place})
     with noted(options) if is_first() else nullcontext():
         _train(options, dry_run=dry_run, verbose=verbose, yes=yes)
 
@@ -119,7 +119,7 @@ def _train(options: Any, *, dry_run: bool, verbose: bool, yes: bool) -> None:
     click.echo(text)
 
 
-def _options(given: dict[str, Any]) -> Any:
+def options_of_training(given: dict[str, Any]) -> Any:
     """Return the `FinetuneOptions` of the command's options."""
     from dphead_extract.declared import made_from
     from dphead_extract.sources.classes import Classes

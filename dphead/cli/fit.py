@@ -37,7 +37,7 @@ def fit(dry_run: bool, verbose: bool, yes: bool, **given: Any) -> None:
 
     from dphead.fit.run_folder import noted
 
-    options = _options(given | ({"processes": None} if dry_run else {}))
+    options = options_of_fit(given | ({"processes": None} if dry_run else {}))
     first = options.processes is None or not options.processes.index
     with noted(options) if first else nullcontext():
         _fit(options, first, dry_run=dry_run, verbose=verbose, yes=yes)
@@ -81,7 +81,7 @@ def _fit(options: Any, first: bool, *, dry_run: bool, verbose: bool, yes: bool) 
     click.echo(text)
 
 
-def _options(given: dict[str, Any]) -> Any:
+def options_of_fit(given: dict[str, Any]) -> Any:
     """Return the command's `FitOptions`, with all other options as settings."""
     from dphead_extract.declared import made_from
 

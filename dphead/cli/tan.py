@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.finetune import WithTraining
+from dphead.cli.command import others, values_of
+from dphead.cli.finetune import finetune, options_of_training
+from dphead.cli.options import PUBLIC_ROWS
 from dphead.cli.text import filled, table, tied
 from dphead.privacy.rounding import rounded_up
 
@@ -182,26 +184,9 @@ def _prediction(path: Path) -> tuple[int, Any]:
         return found["settings"]["steps"], Prediction(**found["prediction"])
 
 
-@tan.command(
-    "simulate",
-    cls=WithTraining,
-    declared="dphead.finetune.options:FinetuneOptions",
-    names=("preset",),
-)
-@click.argument("images", type=values.NamedPath("images"))
-@click.option(
-    "--data-is",
-    type=click.Choice(["private", "public"]),
-    default="private",
-    help="Whether the images need protection. Simulated runs need public images.",
-)
-@click.option(
-    "--classes",
-    required=True,
-    help="Class names, such as a,b,c, or the number of classes.",
-)
-@click.option("--split", help="Split of IMAGES to train on.")
-@click.option("--test-split", required=True, help="Split of IMAGES to measure on.")
+@tan.command("simulate", context_settings={"ignore_unknown_options": True})
+@others("finetune")
+@PUBLIC_ROWS
 @click.option(
     "--factors",
     callback=values.separated(values.NUMBER, "numbers: 4,8"),
@@ -215,8 +200,6 @@ def _prediction(path: Path) -> tuple[int, Any]:
     default=3,
     help="Number of simulated runs for each factor, each with another seed.",
 )
-@click.option("--image-size", type=values.WHOLE, help="Resize images to this side.")
-@click.option("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
 @click.option(
     "--json",
     "out",
@@ -224,26 +207,27 @@ def _prediction(path: Path) -> tuple[int, Any]:
     help="Write the runs and the prediction to this JSON file.",
 )
 def _simulate(
-    images: Path,
-    data_is: str,
+    rest: tuple[str, ...],
+    public_rows: bool,
     runs: int,
     factors: tuple[float, ...],
     out: Path | None,
-    **given: Any,
 ) -> None:
     """Predict a full run from runs that are k times cheaper.
 
-    Describe the full run by a preset and the settings of `dphead finetune`, with its
-    noise multiplier, batch size and steps. The total amount of noise stays constant.
-    Each cheap run would spend a very large epsilon, so this command refuses private
-    images.
+    Describe the full run by the images and options of `dphead finetune`, or by a run's
+    run.toml (--config). Give its noise multiplier, batch size and steps. The total
+    amount of noise stays constant. Each cheap run would spend a very large epsilon, so
+    this command refuses private images.
+
+    \b
+    dphead tan simulate --config run/run.toml --public-rows --factors 4,8
     """
     from dphead.analysis.sealed import write_json
-    from dphead.finetune.settings import NAMES, make_settings
     from dphead.finetune.tan import in_percent, predict_full_run, run_simulations
 
-    own = {k: given[k] for k in NAMES & set(given)}
-    settings, source = make_settings(own, given["preset"])
+    options = options_of_training(values_of(finetune, rest))
+    settings = options.settings
     full = (settings.batch_size, settings.noise_multiplier, settings.steps)
     names = ("--batch-size", "--noise-multiplier", "--steps")
     if missing := [n for n, v in zip(names, full, strict=True) if v is None]:
@@ -252,10 +236,10 @@ def _simulate(
             f"{', '.join(missing)}. Type the values that `dphead tan plan` prints for "
             "a budget."
         )
-    click.echo(filled(f"full run ({source}): {_described(settings)}"))
+    click.echo(filled(f"full run ({options.source}): {_described(settings)}"))
 
     def train(small: Any, seed: int) -> float:
-        return _simulated(images, small, seed, given)
+        return _simulated(options, small, seed)
 
     def tell(one: Any) -> None:
         click.echo(
@@ -263,9 +247,8 @@ def _simulate(
             f"{100 * one.accuracy:.2f} %"
         )
 
-    public = data_is == "public"
     found = run_simulations(
-        settings, factors, range(runs), train, data_is_public=public, done=tell
+        settings, factors, range(runs), train, data_is_public=public_rows, done=tell
     )
     prediction = predict_full_run(found, settings.batch_size or 0)
     click.echo(
@@ -294,37 +277,29 @@ def _described(settings: Any) -> str:
     )
 
 
-def _simulated(images: Path, settings: Any, seed: int, given: dict[str, Any]) -> float:
+def _simulated(options: Any, settings: Any, seed: int) -> float:
     """Return the test accuracy of one training on public images.
 
-    The run spends a very large epsilon. `given` holds the options of `simulate`.
+    The run spends a very large epsilon. `options` are those of the full run.
     """
     import tempfile
     from dataclasses import replace
 
-    from dphead_extract.sources.classes import Classes
-
-    from dphead.finetune.options import FinetuneOptions
-    from dphead.finetune.run import finetune
+    from dphead.finetune.run import finetune as train
     from dphead.fit.ledgers import IN_MEMORY
 
     with tempfile.TemporaryDirectory() as folder:
-        options = FinetuneOptions(
-            features=images,
+        changed = replace(
+            options,
             out=Path(folder) / "run",
             epsilon=1e9,
             accountant="rdp",
-            split=given["split"],
-            test_split=given["test_split"],
             test_is="public",
             ledger=IN_MEMORY,
             seed=seed,
             tuning="public data",
             settings=replace(settings, init_seed=seed),
-            classes=Classes.parse(given["classes"]),
-            image_size=given["image_size"],
-            device=given["device"],
         )
-        result = finetune(options)
+        result = train(changed)
     assert result is not None
     return result["test"]["accuracy"]

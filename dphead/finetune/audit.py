@@ -3,13 +3,13 @@
 An audit has only a few rows.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
-from dphead.finetune.settings import ModelSpec
+from dphead.finetune.settings import ModelSpec, Settings, Step
 from dphead.finetune.solver import NetworkDescent
 from dphead.privacy.contract import Block, SumTask
 from dphead.solvers.base import ProblemInfo
@@ -33,23 +33,18 @@ class _UsedRows(TorchSums):
 
 
 def audited(
-    model: str,
-    shape: tuple[int, int, int],
-    facts: ProblemInfo,
-    **settings: Any,
+    settings: Settings, shape: tuple[int, int, int], facts: ProblemInfo
 ) -> NetworkDescent:
     """Return a solver for `dphead.analysis.audit`.
 
     Parameters
     ----------
-    model : str
-        The network's name.
+    settings : Settings
+        The training's settings, with a batch size.
     shape : tuple of int
         (channels, h, w) of a row.
     facts : ProblemInfo
         The public facts of the audit's rows.
-    **settings
-        Settings of `NetworkDescent`.
 
     Raises
     ------
@@ -61,9 +56,20 @@ def audited(
             f"--n-features must be {int(np.prod(shape))}, the product of --shape, got "
             f"{facts.n_features}. Correct one of the two."
         )
-    spec = NetworkSpec(ModelSpec(model), shape, facts.n_classes, pixels=False)
-    network = Network(spec)
+    s = settings.resolved(facts.n_rows)
+    model = ModelSpec(**{f.name: getattr(s, f.name) for f in fields(ModelSpec)})
+    network = Network(NetworkSpec(model, shape, facts.n_classes, pixels=False))
     sums = _UsedRows(network, batch=16)
     # an audit takes the summation backend from the statistic
     statistic = replace(network.statistic, block_sum=lambda: sums)
-    return NetworkDescent(statistic, network.start, **settings)
+    own: dict[str, Any] = {f.name: getattr(s, f.name) for f in fields(Step)}
+    epoch = s.epoch_steps(facts.n_rows)
+    return NetworkDescent(
+        statistic,
+        network.start,
+        steps=s.steps or 1,
+        epoch_steps=epoch,
+        sampling_prob=1.0 if epoch > 1 else (s.batch_size or 0) / facts.n_rows,
+        noise_multiplier=s.noise_multiplier,
+        **own,
+    )

@@ -162,8 +162,8 @@ def run_simulations(
     """
     if not data_is_public:
         raise ValueError(
-            "simulated runs need public data, got --data-is private. Simulate on "
-            "public images with --data-is public, or train once with `dphead finetune`."
+            "simulated runs need public data. If the images are public, add "
+            "--public-rows. Else train once with `dphead finetune`."
         )
     if len(set(factors)) < 2 or min(factors) <= 1:
         raise ValueError(

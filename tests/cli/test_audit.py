@@ -40,12 +40,24 @@ def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
         (("--n-rows", 10), "--n-features"),
         ((*SIZES, "--confidence", 2), "from 0.51 to 0.999999"),
         # a method has no random allocation
-        ((*SIZES, "--sampling", "allocation"), "needs `--network`"),
+        ((*SIZES, "--sampling", "allocation"), "No such option: --sampling"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(given, said):
     done = dphead("audit", *given)
     assert done.code == 2 and said in done.err
+
+
+def test_a_runs_configuration_describes_the_audited_fit(tmp_path, run):
+    """The files that it names are not used, and typed options override it."""
+    run.mkdir()
+    lines = ["features = 'gone.h5'", "method = 'prototypes'", "epsilon = 2", "seed = 1"]
+    (run / "run.toml").write_text("\n".join([*lines, "group-cap = 2"]))
+    config = ("--config", run / "run.toml", *SIZES, "--fits", 1)
+    fitted("audit", *config, "--set", "intercept=0.5", "-o", tmp_path)
+    found = json.loads((tmp_path / "audit.json").read_text())
+    assert (found["epsilon"], found["group_cap"]) == (2, 2)
+    assert "intercept=0.5" in found["solver"]
 
 
 def test_a_sensitivity_that_is_too_small_ends_with_code_1(tmp_path, monkeypatch):

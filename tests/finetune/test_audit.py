@@ -17,6 +17,7 @@ from dphead.analysis.audit_transcript import worst_case
 from dphead.finetune.audit import audited
 from dphead.finetune.gradients import CLIP_INTEGERS
 from dphead.finetune.network import TorchSums
+from dphead.finetune.settings import Settings
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import SumTask
 from dphead.privacy.statistic_base import Params
@@ -27,10 +28,10 @@ SURE = 1 - 1e-7  # a sound mechanism fails with odds of at most 2e-7
 
 
 def prepared(relation="zero_out", **steps):
-    settings = {"clip_norm": 1e-3, "steps": 1} | steps
-    solver = audited("wrn-10-1", (3, 8, 8), FACTS, **settings)
+    given = {"clip_norm": 1e-3, "steps": 1, "batch_size": FACTS.n_rows} | steps
+    solver = audited(Settings("wrn-10-1", **given), (3, 8, 8), FACTS)
     budget = {"epsilon": 4.0, "delta": 1e-3, "relation": relation}
-    if "epoch_steps" in steps:  # calibrating them takes seconds
+    if "sampling" in steps:  # calibrating them takes seconds
         plan = replace(with_noise(solver, FACTS, relation=relation), delta=1e-3)
         plan = replace(plan, epsilon=plan.epsilon_spent())
     else:
@@ -56,7 +57,9 @@ def test_a_network_shows_as_much_as_it_claims_and_no_more(relation):
 
 def test_random_allocation_is_audited():
     """Odds of a false alarm 2e-7."""
-    solver, plan, problem = prepared("add_remove", steps=4, epoch_steps=2)
+    solver, plan, problem = prepared(
+        "add_remove", steps=4, batch_size=10, sampling="allocation"
+    )
     found = auditing.attack(solver, plan, [problem], 4, confidence=SURE)
     assert found["passed"], found["laws"]["failed"]
     assert found["mu"] is None
@@ -86,9 +89,10 @@ def test_the_audited_sum_is_that_of_the_training():
 
 def test_the_audited_chunk_is_chosen_as_in_the_training(monkeypatch):
     """The audit compares a row's integers between slots."""
-    assert audited("wrn-10-1", (3, 8, 8), FACTS).statistic.block_sum().chunk == 16
+    given = Settings("wrn-10-1", batch_size=FACTS.n_rows), (3, 8, 8), FACTS
+    assert audited(*given).statistic.block_sum().chunk == 16
     monkeypatch.setattr(TorchSums, "_places_are_equal", lambda self: False)
-    assert audited("wrn-10-1", (3, 8, 8), FACTS).statistic.block_sum().chunk == 1
+    assert audited(*given).statistic.block_sum().chunk == 1
 
 
 def test_the_command_audits_a_network(tmp_path):
@@ -98,4 +102,5 @@ def test_the_command_audits_a_network(tmp_path):
     assert "tests of noise, samples and sums: 0 failed" in done.out
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["method"] == "network wrn-10-1"
+    assert found["group_cap"] is None
     assert "needs `--shape`" in refusal(*sizes.split(), "--network", "wrn-10-1")
