@@ -200,8 +200,8 @@ def load(dataset: str, features: str, file: Path | None = None) -> Loaded:
 
 
 def grouped(x: np.ndarray, features: str) -> np.ndarray:
-    """ScatterNet rows (n, d), changed in place by `dphead extract --normalize group
-    --groups N` for `scatternet-gN`.
+    """ScatterNet rows (n, d), changed in place by `dphead extract --normalize
+    group:N` for `scatternet-gN`.
     """
     groups = features.partition("-g")[2]
     if not groups:

@@ -17,7 +17,7 @@ HEAD = f"""# Look up a setting
 
 This page lists the settings of each method, with their ranges and defaults. Settings
 marked *option* are options of `dphead fit` (for networks, of `dphead finetune`). The
-other settings of a method need `--set NAME=VALUE`. In Python, each setting is a
+other settings need `--set NAME=VALUE`. In Python, each setting is a
 parameter of the method's estimator.
 
     dphead fit train.h5 --method dp-fc --steps 20 --set initial_bias=-1 -o run
@@ -41,20 +41,15 @@ def page() -> str:
     parts.append(section(BATCHES, settings_of(Batches).values()))
     parts.append(section("preparation of rows", settings_of(RowPreparation).values()))
     networks = settings_of(Settings).values()
-    parts.append(section(NETWORKS, networks, command="finetune"))
+    parts.append(section(NETWORKS, networks))
     return "\n".join(parts)
 
 
-def section(title: str, found: Iterable[Declared], command: str = "fit") -> str:
-    """Return a section of the page: a title and a table of settings.
-
-    `command` is the command of the options. `dphead finetune` has an option for every
-    setting except tables.
-    """
+def section(title: str, found: Iterable[Declared]) -> str:
+    """Return a section of the page: a title and a table of settings."""
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
     for d in found:
-        optional = d.setting.option if command == "fit" else dict not in d.types
-        option = "option" if optional else ""
+        option = "option" if d.setting.option else ""
         cells = (
             f"`{d.name}`",
             PRIOR if d.must_be == "PublicPrior" else d.must_be,

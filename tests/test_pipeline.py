@@ -41,7 +41,7 @@ def made(tmp_path_factory, digits):
     np.savez(folder / "new.npz", images=images[TRAIN:])
     options = (
         "--backbone scatternet --scatter-j 1 --scatter-l 4 --image-size 12 "
-        "--normalize group --groups 5 --classes 10"
+        "--normalize group:5 --classes 10"
     )
     done = fitted(
         "extract", folder / "digits.npz", "-o", folder / "f.h5", *options.split()

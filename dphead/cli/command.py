@@ -41,7 +41,7 @@ def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], 
 class Sectioned(click.Command):
     """Group the options of a command's help by their `option_group`.
 
-    An option without a heading comes with the options before it.
+    An option without a heading, such as --help, comes under "What is printed".
     """
 
     def format_options(
@@ -49,9 +49,8 @@ class Sectioned(click.Command):
     ) -> None:
         """Write the options by section, in the sections' order."""
         found: dict[str, list[tuple[str, str]]] = {}
-        title = "Options"
         for option in self.get_params(ctx):
-            title = getattr(option, "heading", title)
+            title = getattr(option, "heading", PRINTED)
             record = option.get_help_record(ctx)
             if isinstance(option, click.Option) and record is not None:
                 found.setdefault(title, []).append(record)
@@ -126,17 +125,27 @@ class WithOptions(Sectioned):
         module:class of the dataclass. It is imported when the command runs.
     names : collection of str, optional
         Names of the options to take. None takes all.
+    without : str, optional
+        Name of an option to leave out.
     """
 
-    def __init__(self, *args: Any, declared: str, names: Any = None, **more: Any):
+    def __init__(
+        self,
+        *args: Any,
+        declared: str,
+        names: Any = None,
+        without: str = "",
+        **more: Any,
+    ) -> None:
         super().__init__(*args, **more)
-        self._declared, self._names = declared, names
+        self._declared, self._names, self._without = declared, names, without
 
     def options(self) -> dict[str, Declared]:
         """Return the declared options by name."""
         module, _, kind = self._declared.partition(":")
         found = options_of(getattr(import_module(module), kind))
-        return {n: d for n, d in found.items() if n in (self._names or found)}
+        names = [n for n in self._names or found if n != self._without]
+        return {name: found[name] for name in names}
 
     def settings(self) -> list[click.Parameter]:
         """Return the settings that are options too, after the option `preset`."""
@@ -278,12 +287,13 @@ def _kind(declared: Declared) -> Any:
         return values.Choice(declared.choices)
     if bool in types:
         return click.BOOL
-    if Path in types and str in types:
+    if declared.name == "ledger":
         return values.LEDGER
-    text = str in types or tuple in types
-    if declared.name != "config" and text:
-        return click.STRING
-    return values.NamedPath(getattr(option, "existing", ""))
+    existing = getattr(option, "existing", "")
+    is_path = Path in types or not {str, tuple} & {*types}
+    if is_path or existing or declared.name == "config":
+        return values.NamedPath(existing)
+    return click.STRING
 
 
 def _names(_: Any, __: Any, text: str | None) -> tuple[str, ...] | None:

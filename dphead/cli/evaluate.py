@@ -4,61 +4,59 @@ Their output is exact for the given rows, and the guarantee does not cover it.
 """
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+from dphead_extract.declared import Option
+from dphead_extract.options import LAYOUT
+from dphead_extract.sources.columns import COLUMNS, Columns
 
 from dphead.cli import values
-from dphead.cli.command import Sectioned, option_group
-from dphead.cli.options import AS_JSON, COLUMNS, ENCODING, FEATURE_NAMES, LAYOUT
+from dphead.cli.command import PRINTED, WithOptions, option_group
+from dphead.cli.options import AS_JSON
 from dphead.cli.progress import Progress, shown
 from dphead.cli.text import print_json, say, tied
 
 _SHOWN_CLASSES = 20  # number of weakest classes listed; chosen, not measured
-_RUN = values.NamedPath("a run folder")
-_SOURCE = values.NamedPath("images or a features file")
-READING = option_group(
-    "Rows and networks",
-    click.option(
-        "--split", help="Split of SOURCE to use. Required if SOURCE has several splits."
-    ),
-    LAYOUT,
-    COLUMNS,
-    FEATURE_NAMES,
-    ENCODING,
-    click.option(
-        "--weights",
-        type=values.NamedPath("a weights file"),
-        multiple=True,
-        help="Weights file of the head's backbone, if SOURCE is images and the "
-        "features were extracted with --weights. Repeat it for each backbone of "
-        "`dphead features concat`, in the same order.",
-    ),
-    click.option(
-        "--model",
-        help="Your own model, as package.module:function. Use the name given in "
-        "training.",
-    ),
-    click.option("--device", default="auto", help="auto, cpu or cuda."),
-)
+_reading = partial(Option, section="Rows and networks")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """Hold a run folder and the options for the rows to measure or predict."""
 
-    run: Path
-    source: Path
-    split: str | None
-    layout: str | None
-    columns: dict[str, Any]
-    feature_names: tuple[str, ...]
-    encoding: str
-    weights: tuple[Path, ...]
-    model: str | None
-    device: str
+    run: Annotated[Path, Option("", flags=("RUN",), existing="a run folder")]
+    source: Annotated[
+        Path,
+        Option("", flags=("SOURCE",), existing="images or a features file"),
+    ]
+    split: Annotated[
+        str | None,
+        _reading("Split of SOURCE to use. Required if SOURCE has several splits."),
+    ] = None
+    layout: Annotated[str | None, LAYOUT] = None
+    columns: Annotated[Columns, COLUMNS] = field(default_factory=Columns)
+    weights: Annotated[
+        tuple[Path, ...],
+        _reading(
+            "Weights file of the head's backbone, if SOURCE is images and the features "
+            "were extracted with --weights. Repeat it for each backbone of `dphead "
+            "features concat`, in the same order.",
+            repeated=True,
+            existing="a weights file",
+        ),
+    ] = ()
+    model: Annotated[
+        str | None,
+        _reading(
+            "Your own model, as package.module:function. Use the name given in "
+            "training."
+        ),
+    ] = None
+    device: Annotated[str, _reading("Device: auto, cpu or cuda.")] = "auto"
 
     def __post_init__(self) -> None:
         from dphead.analysis.sealed import refuse_interrupted
@@ -70,16 +68,14 @@ class Asked:
                 "`--weights`."
             )
 
-    def roles(self, embeddings: bool = False) -> Any:
-        """Return the `Columns` of a table of images, or of embeddings."""
-        from dphead_extract.sources.columns import Columns
-
-        if self.feature_names and not embeddings:
+    def roles(self, embeddings: bool = False) -> Columns:
+        """Return the columns of a table of images, or of embeddings."""
+        if self.columns.features and not embeddings:
             raise ValueError(
-                "--features names the columns of a file of embeddings, got "
-                f"{self.source}. Drop --features."
+                "--columns features=... names the columns of a file of embeddings, got "
+                f"{self.source}. Drop features=...."
             )
-        return Columns(self.feature_names, **self.columns, encoding=self.encoding)
+        return self.columns
 
     @property
     def of_network(self) -> bool:
@@ -87,17 +83,17 @@ class Asked:
         return (self.run / "model.json").exists()
 
 
-@click.command(cls=Sectioned)
-@click.argument("run", type=_RUN)
-@click.argument("source", type=_SOURCE)
-@READING
-@option_group("What is printed", AS_JSON)
+@click.command(cls=WithOptions, declared="dphead.cli.evaluate:Asked")
+@option_group(PRINTED, AS_JSON)
 def evaluate(as_json: bool, **given: Any) -> None:
     """Measure the accuracy, class accuracies and calibration of RUN on SOURCE.
 
     SOURCE is images in any form `extract` reads, or a features file. The figures are
     exact for its rows, so the guarantee of RUN does not cover them. Nothing is stored.
     An unreadable image, or a row that is not finite, counts as wrong.
+
+    \b
+    dphead evaluate run test.h5
     """
     asked = Asked(**given)
 
@@ -261,9 +257,7 @@ def _features(
     return output, None
 
 
-@click.command(cls=Sectioned)
-@click.argument("run", type=_RUN)
-@click.argument("source", type=_SOURCE)
+@click.command(cls=WithOptions, declared="dphead.cli.evaluate:Asked")
 @option_group(
     "Table of predictions",
     click.option(
@@ -280,7 +274,6 @@ def _features(
         help="Number of most likely classes to list for each image.",
     ),
 )
-@READING
 def predict(output: Path | None, top: int, **given: Any) -> None:
     """Write the most likely classes and their probabilities for each row of SOURCE.
 
@@ -290,6 +283,9 @@ def predict(output: Path | None, top: int, **given: Any) -> None:
     For a features file, the file names of images are listed if the table that `extract`
     wrote is in the same folder. An unreadable image, or a row that is not finite, gets
     no class.
+
+    \b
+    dphead predict run new_images/ -o predictions.csv
     """
     asked = Asked(**given)
 

@@ -12,26 +12,20 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.options import (
-    BLOCK_ROWS_OPTION,
-    BY_GROUP,
-    CLASSES,
-    COLUMNS,
-    DATASET_ID,
-    ENCODING,
-    FEATURE_NAMES,
-    FEATURES_FILE,
-    IGNORE_LABELS,
-    NEW_PEOPLE,
-    PEOPLE,
-    SAME_DATA_AS,
-    TEST_FRACTION,
-    UNLABELED,
-)
+from dphead.cli.command import WithOptions
 from dphead.cli.progress import shown
 from dphead.cli.text import say, tied
 
 _TITLE = "private, for the data holder only:"
+
+
+_OUTPUT = click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=values.NamedPath(dir_okay=False),
+    help="Features file to write (.h5).",
+)
 
 
 @click.group()
@@ -39,57 +33,27 @@ def features() -> None:
     """Import embeddings, join shards, or concatenate features of several backbones."""
 
 
-@features.command("import")
-@click.argument("source", metavar="FILE", type=values.PATH)
-@FEATURES_FILE
-@FEATURE_NAMES
-@COLUMNS
-@ENCODING
-@TEST_FRACTION
-@BY_GROUP
-@CLASSES
-@IGNORE_LABELS
-@UNLABELED
-@click.option(
-    "--width",
-    type=values.NATURAL,
-    help="Length of the lists in a column of features. Required if the file's schema "
-    "does not give the length.",
+@features.command(
+    "import",
+    cls=WithOptions,
+    declared="dphead_extract.importing:ImportOptions",
+    without="folder_names_public",
 )
-@click.option(
-    "--backbone",
-    default="imported",
-    metavar="NAME",
-    help="Name of the embedding model. Heads need files with the same name.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["float16", "float32"]),
-    help="Type of the numbers in the features file. Default: float16 if FILE has "
-    "float16, else float32.",
-)
-@BLOCK_ROWS_OPTION
-@DATASET_ID
-@SAME_DATA_AS
-@PEOPLE
-@NEW_PEOPLE
-@click.option(
-    "--not-fitted-on-these-rows",
-    "attested",
-    is_flag=True,
-    help="Attest that the model reads each row alone and was not fitted to these "
-    "rows. Reports repeat this statement, and `dphead check` accepts it.",
-)
-def _import(source: Path, output: Path, **given: Any) -> None:
+def _import(**given: Any) -> None:
     """Write the embeddings in FILE to a features file.
 
     FILE is .npz, .csv, .tsv or .parquet. The embedding model must read each row
     alone and must not be fitted to these rows. A row that is not finite is masked: it
     keeps its position and counts zero. Run the same command again to resume.
-    """
-    from dphead_extract.importing import import_features
 
-    options = _import_options(source, output, given)
+    \b
+    dphead features import emb.csv -o emb.h5 --classes 2 --columns label=finding
+    """
+    from dphead_extract.declared import made_from
+    from dphead_extract.importing import ImportOptions, import_features
+
+    people = declared(given["system"], given["new"])
+    options = made_from(ImportOptions, given, people=people)
     with shown("importing rows") as progress:
         done = import_features(options, progress)
     taken = (f"with {role}s" for role in done.roles)
@@ -108,37 +72,9 @@ def _shortened(names: tuple[str, ...]) -> str:
     return ", ".join(names if len(names) <= 6 else (*names[:3], "...", *names[-2:]))
 
 
-def _import_options(source: Path, output: Path, given: dict[str, Any]) -> Any:
-    from dphead_extract.importing import ImportOptions
-    from dphead_extract.sources.classes import Classes
-    from dphead_extract.sources.columns import Columns
-    from dphead_extract.sources.holdout import Holdout
-
-    direct = ("backbone", "dtype", "block_rows", "dataset_id", "same_data_as")
-    direct = (*direct, "attested")
-    return ImportOptions(
-        source,
-        output,
-        Columns(
-            given["feature_names"],
-            **given["columns"],
-            width=given["width"],
-            encoding=given["encoding"],
-        ),
-        Classes.parse(
-            given["classes"],
-            ignore_labels=given["ignore_labels"],
-            allow_unlabeled=given["allow_unlabeled"],
-        ),
-        Holdout(given["test_fraction"], given["by_group"]),
-        people=declared(given["people"], given["new_people"]),
-        **{name: given[name] for name in direct},
-    )
-
-
 @features.command("join")
 @click.argument("shards", nargs=-1, required=True, type=values.PATH)
-@FEATURES_FILE
+@_OUTPUT
 def _join(shards: tuple[Path, ...], output: Path) -> None:
     """Join all SHARDS of an extraction into one features file.
 
@@ -159,7 +95,7 @@ def _join(shards: tuple[Path, ...], output: Path) -> None:
 
 @features.command("concat")
 @click.argument("files", nargs=-1, required=True, type=values.PATH)
-@FEATURES_FILE
+@_OUTPUT
 def _concat(files: tuple[Path, ...], output: Path) -> None:
     """Concatenate the features of several backbones in FILES.
 

@@ -9,47 +9,41 @@ from typing import Any
 import click
 
 from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
-from dphead.cli.command import WithOptions, option_group, option_of
-from dphead.cli.options import (
-    CLASSES,
-    COLUMNS,
-    ENCODING,
-    FOLDER_NAMES_ARE_PUBLIC,
-    PRINTED,
-    UNLABELED,
-    check_private,
-)
+from dphead.cli.command import WithOptions, option_of
+from dphead.cli.options import PRINTED, check_private
 from dphead.cli.progress import is_first, shown
 from dphead.cli.text import releases_table, section
 from dphead.privacy.rounding import rounded_down, rounded_up
+
+_SET = (
+    "Set another setting of the training, such as average=last. docs/settings.md lists "
+    "all."
+)
 
 
 class WithTraining(WithOptions):
     """Add the settings of a training as options."""
 
     def settings(self) -> list[click.Parameter]:
-        """Return one option per field of `Settings`, except tables of presets."""
+        """Return `--set`, and one option per setting that has `option`."""
         from dphead.finetune.settings import Settings
+        from dphead.fit.options import FitOptions
         from dphead.solvers.settings import settings_of
 
-        found: list[click.Parameter] = []
+        found = [option_of(settings_of(FitOptions)["settings"], _SET)]
         for declared in settings_of(Settings).values():
             text = declared.setting.help
             if declared.default not in (None, ()):
                 text += f" [default: {declared.default}]"
-            if dict not in declared.types:
+            if declared.setting.option:
                 found.append(option_of(declared, text))
         return found
 
 
-@click.command(cls=WithTraining, declared="dphead.finetune.options:FinetuneOptions")
-@option_group(
-    "Images and labels",
-    CLASSES,
-    FOLDER_NAMES_ARE_PUBLIC,
-    UNLABELED,
-    COLUMNS,
-    ENCODING,
+@click.command(
+    cls=WithTraining,
+    declared="dphead.finetune.options:FinetuneOptions",
+    without="ignore_labels",
 )
 @PRINTED
 def finetune(dry_run: bool, verbose: bool, yes: bool, **given: Any) -> None:
@@ -122,24 +116,10 @@ def _train(options: Any, *, dry_run: bool, verbose: bool, yes: bool) -> None:
 def options_of_training(given: dict[str, Any]) -> Any:
     """Return the `FinetuneOptions` of the command's options."""
     from dphead_extract.declared import made_from
-    from dphead_extract.sources.classes import Classes
-    from dphead_extract.sources.columns import Columns
 
     from dphead.finetune.options import FinetuneOptions
     from dphead.finetune.settings import NAMES, make_settings
 
-    settings, source = make_settings(
-        {k: given[k] for k in NAMES & set(given)}, given["preset"], given["epsilon"]
-    )
-    return made_from(
-        FinetuneOptions,
-        given,
-        settings=settings,
-        source=source,
-        classes=Classes.parse(
-            given["classes"],
-            given["folder_names_are_public"],
-            allow_unlabeled=given["allow_unlabeled"],
-        ),
-        columns=Columns(**given["columns"], encoding=given["encoding"]),
-    )
+    typed = {k: given[k] for k in NAMES & set(given)} | given["settings"]
+    settings, source = make_settings(typed, given["preset"], given["epsilon"])
+    return made_from(FinetuneOptions, given, settings=settings, source=source)

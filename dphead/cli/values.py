@@ -15,11 +15,9 @@ from typing import Any
 
 import click
 from dphead_extract.bounds import check_ends
-from dphead_extract.numerals import LARGEST, python_arguments, typed_number
+from dphead_extract.numerals import LARGEST, typed_number
 
 _Given = Any  # click's context and parameter, not used here
-MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
-_ROLES = ("path", "image", "label", "group", "split")
 
 
 def check_there(what: str, path: Path) -> None:
@@ -125,23 +123,7 @@ class KeptChoice(Choice):
         return tuple(kept() if callable(kept) else kept)
 
 
-class _Backbone(KeptChoice):
-    """Accept any name, and list the registered backbones in help and completion."""
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the registered names, and MODEL for all others."""
-        return "|".join((*self.choices, "MODEL"))
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """Return the name. `check_options` checks it."""
-        return value
-
-
-BACKBONE = _Backbone("dphead_extract.backbones.families:TRAITS")
 METHODS = KeptChoice("dphead.planning.registry:method_names")
-ACCOUNTANT = KeptChoice("dphead.planning.calibration:ACCOUNTANTS")
 
 
 class Number(click.ParamType):
@@ -231,41 +213,5 @@ def separated(kind: Number, what: str, *counts: int) -> Any:
     return read
 
 
-numbers_of_colors = separated(
-    Number(-LARGEST), "one number, or one for each color: 0.5 or 0.48,0.46,0.41"
-)
 MOST_SCALES, MOST_ANGLES = 14, 64  # ScatterNet: 2**14 pixels; angles chosen
 scales = separated(Whole(1, MOST_SCALES), "one whole number or several: 2 or 1,2")
-intensity = separated(Number(-LARGEST), "LOW,HIGH", 2)
-_sides = separated(Whole(1, MOST_SIDE), "N or H,W in pixels", 1, 2)
-
-
-def stripped_names(_: _Given, __: _Given, text: str | None) -> tuple[str, ...]:
-    """Return the comma-separated names that are not empty, without white space."""
-    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
-
-
-def image_size(ctx: _Given, option: _Given, text: Any) -> Any:
-    """Parse N, or H,W as two numbers."""
-    found = _sides(ctx, option, text)
-    return found[0] if found and len(found) == 1 else found
-
-
-def arguments(_: _Given, __: _Given, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Parse NAME=VALUE pairs for a Python function, with True, False and None."""
-    try:
-        return python_arguments(pairs)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def named_columns(_: _Given, __: _Given, texts: tuple[str, ...]) -> dict[str, str]:
-    """Parse comma-separated ROLE=NAME pairs."""
-    pairs = [pair for text in texts for pair in text.split(",")]
-    found = {role: name for role, _, name in (pair.partition("=") for pair in pairs)}
-    if set(found) - set(_ROLES) or "" in found.values():
-        raise click.BadParameter(
-            f"write ROLE=NAME,... where each ROLE is one of {', '.join(_ROLES)}, "
-            f"got {','.join(texts)!r}."
-        )
-    return found

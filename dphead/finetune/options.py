@@ -18,7 +18,7 @@ from dphead_extract.options import (
     image_option,
 )
 from dphead_extract.sources.classes import Classes
-from dphead_extract.sources.columns import Columns
+from dphead_extract.sources.columns import COLUMNS, Columns
 
 from dphead.finetune.settings import Settings
 from dphead.fit.options import (
@@ -56,7 +56,7 @@ class FinetuneOptions(RunOptions):
     source: str = "dphead's defaults"
     classes: Classes = field(default_factory=Classes)
     layout: Annotated[str | None, LAYOUT] = None
-    columns: Columns = field(default_factory=Columns)
+    columns: Annotated[Columns, COLUMNS] = field(default_factory=Columns)
     bits: Annotated[int | None, BITS] = None
     intensity: Annotated[tuple[float, float] | None, INTENSITY] = None
     image_size: Annotated[

@@ -42,6 +42,7 @@ _MODEL = Setting(
     "wrn-DEPTH-WIDTH, tb21-NAME, a timm model without batch norm, or "
     "package.module:function that returns a module for a number of classes.",
     source=_DE22,
+    option=True,
 )
 _NORM = Setting("Place of a Wide-ResNet's norms relative to activations.", source=_DE22)
 _GROUPS = Setting(
@@ -49,6 +50,7 @@ _GROUPS = Setting(
     # every width of a Wide-ResNet is a multiple of 16
     Range("0, 1, 2, 4, 8 or 16", lambda v: v in (0, 1, 2, 4, 8, 16)),
     _DE22,
+    option=True,
 )
 _STANDARDIZE = Setting("Standardize a Wide-ResNet's weights.", source=_DE22)
 _INIT_SEED = Setting(
@@ -59,11 +61,13 @@ _LAYERS = Setting(
     "Comma-separated regular expressions; train only parameters with a matching name "
     "(default: all).",
     source=OFF,
+    option=True,
 )
 _WEIGHTS = Setting(
     "File of public weights to start from.",
     source=OFF,
-    shared=False,  # their digests are compared
+    shared=False,  # their digests are compared,
+    option=True,
 )
 _RATES: dict[str, Callable[[int, int], float]] = {
     "constant": lambda step, steps: 1.0,
@@ -74,26 +78,34 @@ _RATE = Setting(
     "Factor on the learning rate: cosine falls to 0, step divides by 10 at 1/2 and "
     "3/4 of the steps.",
     source=_DE22,
+    option=True,
 )
 _AVERAGE = replace(
     AVERAGE, help="Weights to return: the last, or the moving average.", source=_DE22
 )
+_OPTIMIZER = replace(OPTIMIZER, source=_DE22, option=True)
 _UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
 _DAMPENING = Setting("Dampening of SGD's momentum, as in PyTorch.", _UP_TO_ONE, OFF)
 _DECOUPLED = Setting("Decouple weight decay, as AdamW does.", source=OFF)
 _FROM_BUDGET = "None: set from the budget"
-_NOISE_MULTIPLIER = Setting("Noise multiplier of each step.", POSITIVE, _FROM_BUDGET)
-_BATCH_SIZE = Setting("Expected size of a batch.", AT_LEAST_ONE, _FROM_BUDGET)
+_NOISE_MULTIPLIER = Setting(
+    "Noise multiplier of each step.", POSITIVE, _FROM_BUDGET, option=True
+)
+_BATCH_SIZE = Setting(
+    "Expected size of a batch.", AT_LEAST_ONE, _FROM_BUDGET, option=True
+)
 _SAMPLING = Setting(
     "poisson: each image is drawn into each batch independently. allocation: each "
     "image is in one random step of an epoch.",
+    option=True,
 )
 _VIEWS = Setting(
     "Number of augmented views per image, averaged before clipping.",
     Range(f"a whole number from 0 to {_MOST_VIEWS}", lambda v: 0 <= v <= _MOST_VIEWS),
     OFF,
+    option=True,
 )
-_AUGMENT = Setting("Augmentation that makes the views.", source=OFF)
+_AUGMENT = Setting("Augmentation that makes the views.", source=OFF, option=True)
 _Augment = Literal["none", "crop", "rrc", "ours", "simclr"]
 _Rate = Literal["constant", "cosine", "step"] | Callable[[int, int], float]
 
@@ -202,7 +214,7 @@ class Step:
         If a setting is out of range, or `dampening` is given without "sgd".
     """
 
-    optimizer: Annotated[Optimizer, OPTIMIZER.default_from(_DE22)] = "sgd"
+    optimizer: Annotated[Optimizer, _OPTIMIZER] = "sgd"
     learning_rate: Annotated[float, LEARNING_RATE.default_from(_DE22)] = 2.0
     learning_rate_schedule: Annotated[_Rate, _RATE] = "constant"
     momentum: Annotated[float, MOMENTUM.default_from(_DE22)] = 0.0
@@ -219,8 +231,8 @@ class Step:
         check_settings(self)
         if self.dampening and self.optimizer != "sgd":
             raise ValueError(
-                f"--dampening needs --optimizer sgd, got {self.optimizer}. Drop "
-                "--dampening."
+                f"`dampening` needs --optimizer sgd, got {self.optimizer}. Drop "
+                "`dampening`."
             )
 
     def rate(self, step: int, steps: int) -> float:
@@ -296,7 +308,7 @@ class Settings(Step, ModelSpec):
             )
         uses = {
             "--epochs": self.epochs is not None,
-            "--base-learning-rate": self.base_learning_rate is not None,
+            "`base_learning_rate`": self.base_learning_rate is not None,
             "--sampling allocation": self.sampling == "allocation",
         }
         for name in (name for name, used in uses.items() if used):

@@ -206,14 +206,14 @@ def options_of(kind: type) -> dict[str, Declared]:
 def made_from(kind: type[_T], given: Mapping[str, Any], **more: Any) -> _T:
     """Build a dataclass and the dataclasses in its fields from the values of options.
 
-    `more` are the values of further fields.
+    None means a field's default. `more` are the values of further fields.
     """
     for name, hint in _hints(kind).items():
         if name in more:
             continue
         if is_dataclass(hint) and options_of(hint):  # type: ignore[arg-type]
             more[name] = made_from(hint, given)  # type: ignore[arg-type]
-        elif name in given:
+        elif given.get(name) is not None:
             more[name] = given[name]
     return kind(**more)
 

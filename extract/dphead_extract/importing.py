@@ -10,14 +10,24 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 
+from dphead_extract.declared import Option
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.reading import begun_id, canonical_json, open_same
 from dphead_extract.features.rows import Header, group_names, row_digest
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
+from dphead_extract.options import (
+    BLOCK_ROWS,
+    DATASET_ID,
+    DTYPE,
+    OUTPUT,
+    SAME_DATA_AS,
+    data_set_option,
+)
 from dphead_extract.people import People
 from dphead_extract.sources.classes import (
     Classes,
@@ -25,55 +35,47 @@ from dphead_extract.sources.classes import (
     interpreted,
     possible_splits,
 )
-from dphead_extract.sources.columns import Columns
+from dphead_extract.sources.columns import COLUMNS, Columns
 from dphead_extract.sources.holdout import Holdout
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
 
 @dataclass
 class ImportOptions:
-    """Hold the options of `dphead features import`.
+    """Hold the options of `dphead features import`."""
 
-    Attributes
-    ----------
-    source, output : Path
-        The file of embeddings, and the features file to write.
-    columns : Columns
-        Roles of the columns.
-    classes : Classes
-        How the classes are declared.
-    holdout : Holdout
-        Test rows that are set apart. The name of a row without a group is its number.
-    backbone : str
-        Model that made the embeddings. All features files of a head must have the same
-        value.
-    dtype : str or None
-        None uses float16 if the whole file is float16, else float32.
-    block_rows : int
-        Rows of a block of the file.
-    dataset_id : str or None
-        The data set's id.
-    same_data_as : Path or None
-        A features file of the same rows.
-    people : People
-        The declared id system of the groups, and its index of people.
-    attested : bool
-        Whether the data holder attests that the model read each row alone and was not
-        fitted to these rows. dphead's reports repeat it.
-    """
-
-    source: Path
-    output: Path
-    columns: Columns = field(default_factory=Columns)
+    source: Annotated[Path, Option("", flags=("FILE",))]
+    output: Annotated[Path, OUTPUT]
+    columns: Annotated[Columns, COLUMNS] = field(default_factory=Columns)
     classes: Classes = field(default_factory=Classes)
     holdout: Holdout = field(default_factory=Holdout)
-    backbone: str = "imported"
-    dtype: str | None = None
-    block_rows: int = 1024
-    dataset_id: str | None = None
-    same_data_as: Path | None = None
+    backbone: Annotated[
+        str,
+        Option(
+            "Name of the embedding model. Heads need files with the same name.",
+            section="Features",
+            metavar="NAME",
+        ),
+    ] = "imported"
+    dtype: Annotated[
+        Literal["float16", "float32"] | None,
+        replace(
+            DTYPE,
+            help=f"{DTYPE.help} Default: float16 if FILE has float16, else float32.",
+        ),
+    ] = None
+    block_rows: Annotated[int, BLOCK_ROWS] = 1024
+    dataset_id: Annotated[str | None, DATASET_ID] = None
+    same_data_as: Annotated[Path | None, SAME_DATA_AS] = None
     people: People = field(default_factory=People)
-    attested: bool = False
+    attested: Annotated[
+        bool,
+        data_set_option(
+            "Attest that the model reads each row alone and was not fitted to these "
+            "rows. Reports repeat this statement, and `dphead check` accepts it.",
+            flags=("--not-fitted-on-these-rows",),
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,7 @@ def fill(
         raise ExtractError(
             f"Each of the {n_rows} rows has a number that is not finite in "
             f"{writer.header.dtype}. Leave out the columns with such numbers by "
-            "--features"
+            "--columns features=A,B,..."
             + (", or use --dtype float32." if writer.header.dtype == "float16" else ".")
         )
 

@@ -59,8 +59,15 @@ class RowNorm:
         if self.kind not in _KINDS or (self.kind == "group") != (self.groups > 0):
             raise ExtractError(
                 f"--normalize must be one of {', '.join(_KINDS)}, and `group` needs "
-                f"--groups G, got {self.kind!r} and G={self.groups}."
+                f"the number of groups, as group:4, got {self.kind!r} and "
+                f"{self.groups}."
             )
+
+    @classmethod
+    def parse(cls, text: str) -> RowNorm:
+        """Return the normalization of a text such as "local" or "group:4"."""
+        kind, _, groups = text.partition(":")
+        return cls(kind, int(groups) if groups.isdecimal() else 0)
 
     def fitted(self, backbone: Backbone) -> RowNorm:
         """Return the normalization for a backbone's rows.
@@ -93,8 +100,8 @@ class RowNorm:
         if self.kind == "group" and channels % self.groups:
             divisors = [g for g in range(1, channels + 1) if channels % g == 0]
             raise ExtractError(
-                f"--groups must divide the {channels} channels, got {self.groups}. Use "
-                f"one of {divisors}."
+                f"the G of group:G must divide the {channels} channels, got "
+                f"{self.groups}. Use one of {divisors}."
             )
 
     def record(self) -> dict[str, Any]:

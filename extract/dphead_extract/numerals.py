@@ -51,6 +51,16 @@ of_colors = separated(
     float, -LARGEST, "one number, or one for each color: 0.5 or 0.48,0.46,0.41"
 )
 map_shape = separated(int, 1, "CHANNELS,H,W", 3)
+_MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
+_sides = separated(int, 1, "N or H,W in pixels", 1, 2)
+
+
+def input_size(text: str) -> int | tuple[int, ...]:
+    """Return N, or (H, W), of a size in pixels."""
+    found = _sides(text)
+    if max(found) > _MOST_SIDE:
+        raise ValueError(f"write at most {_MOST_SIDE} pixels, got {text!r}.")
+    return found[0] if len(found) == 1 else found
 
 
 def n_bytes(text: str) -> int:

@@ -5,6 +5,8 @@ from functools import partial
 from dphead_extract.declared import Option, Range
 from dphead_extract.numerals import LARGEST, separated
 
+NATURAL = Range("a whole number of at least 1", lambda v: v >= 1)
+
 # sections of the commands' help
 image_option = partial(Option, section="Images and labels")
 data_set_option = partial(Option, section="Data set")
@@ -26,6 +28,14 @@ INTENSITY = image_option(
     read=separated(float, -LARGEST, "LOW,HIGH", 2),
     metavar="LOW,HIGH",
 )
+SPLIT = image_option(
+    "Split of SOURCE to extract.", choices=("all", "train", "test", "validation")
+)
+OUTPUT = data_set_option("Features file to write (.h5).", flags=("-o", "--output"))
+BLOCK_ROWS = Option(
+    "Number of rows between resume points.", NATURAL, section="Speed and processes"
+)
+DTYPE = Option("Type of the numbers in the features file.", section="Features")
 DATASET_ID = data_set_option(
     "Public id of the data set. `dphead extract` prints the id of each file.",
     metavar="HEX",
@@ -41,10 +51,12 @@ NEW_DATA_SET = data_set_option(
 PEOPLE = data_set_option(
     "Public name of the id system of the groups, such as clinic-records. All data sets "
     "of one id system share one ledger.",
+    flags=("--people",),
     metavar="NAME",
 )
 NEW_PEOPLE = data_set_option(
     "Declare that nobody is in another data set of the id system (--people). The data "
     "set then has a ledger of its own. dphead checks the declaration against the data "
-    "sets that it knows."
+    "sets that it knows.",
+    flags=("--new-people",),
 )

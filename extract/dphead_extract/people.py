@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.features.reading import open_features
 from dphead_extract.index import ImageIndex
 from dphead_extract.items import UNGROUPED
+from dphead_extract.options import NEW_PEOPLE, PEOPLE
 
 _OF_IMAGES = " (`dphead extract` writes a file of images)"
 
@@ -40,8 +41,8 @@ class People:
     """
 
     index: ImageIndex | None = None
-    system: str | None = None
-    new: bool = False
+    system: Annotated[str | None, PEOPLE] = None
+    new: Annotated[bool, NEW_PEOPLE] = False
 
     def __post_init__(self) -> None:
         if self.system is not None and self.index is None:

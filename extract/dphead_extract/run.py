@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from dphead_extract.backbones.base import Backbone, BackboneOptions
 from dphead_extract.backbones.families import traits_of
 from dphead_extract.backbones.registry import family_of, load_backbone
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
+from dphead_extract.extract_options import ExtractOptions
 from dphead_extract.features.disk import write_names
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.identity import Identity, identify, note_images
-from dphead_extract.index import ImageIndex, Overlap
+from dphead_extract.index import Overlap
 from dphead_extract.loop import (
     Loop,
     LoopSettings,
@@ -38,12 +39,7 @@ from dphead_extract.loop import (
     survey,
     with_equal_places,
 )
-from dphead_extract.normalization import RowNorm
-from dphead_extract.people import People, rows_name
-from dphead_extract.shards import Shard
-from dphead_extract.sources.classes import Classes
-from dphead_extract.sources.columns import Columns
-from dphead_extract.sources.holdout import Holdout
+from dphead_extract.people import rows_name
 from dphead_extract.sources.image import MISSING, Source
 from dphead_extract.sources.opening import open_source
 
@@ -53,89 +49,6 @@ _GPU_WORKERS = 8
 _LISTED_IMAGES = 10  # images that an error names; a choice, not measured
 
 _LabeledProgress = Callable[[int, int, str], None]
-
-
-@dataclass
-class ExtractOptions:
-    """Hold the options of `dphead extract`.
-
-    Attributes
-    ----------
-    source, output : str or Path
-        The images, and the features file to write.
-    backbone : BackboneOptions
-        The backbone and its image transform.
-    classes : Classes
-        How the classes are declared.
-    split : str or None
-        A split's name, or "all". None uses the source's only split and refuses several.
-    layout : str or None
-        Meaning of the folder levels in paths. None uses split/class if a split is
-        given, else class.
-    columns : Columns
-        Columns of a table that do not have the usual names.
-    holdout : Holdout
-        Test images that are set apart.
-    normalize : RowNorm
-        Normalization of each row.
-    dtype : str
-        "float16" or "float32".
-    device : str
-        "auto", "cpu" or "cuda".
-    amp : str or None
-        "bfloat16" or "float16" for mixed precision, on a GPU only. Features are written
-        as `dtype`.
-    batch_size : int or None
-        None uses a good size for the device.
-    block_rows : int
-        Rows of a block of the file.
-    workers : int or None
-        Number of threads. None is one per core, and at most 8 with a GPU.
-    skip_unreadable : bool
-        Keep unreadable images as masked rows.
-    dataset_id : str or None
-        The data set's id.
-    same_data_as : str, Path or None
-        A features file of the same images.
-    new_data_set : bool
-        Whether the images are a new data set, even if the index has them.
-    people : People
-        The declared id system of the groups, and its index of people.
-    index : ImageIndex or None
-        Index of the images that were seen before. Such images keep the id of their data
-        set. None disables the search.
-    limit : int or None
-        Use only the first rows, for trials. The file records this.
-    check : bool
-        Verify the file at the end.
-    shard : Shard
-        Part of the rows to extract. A part goes into its own file beside `output`.
-    """
-
-    source: str | Path
-    output: str | Path
-    backbone: BackboneOptions
-    classes: Classes = field(default_factory=Classes)
-    split: str | None = "all"
-    layout: str | None = None
-    columns: Columns = field(default_factory=Columns)
-    holdout: Holdout = field(default_factory=Holdout)
-    normalize: RowNorm = field(default_factory=RowNorm)
-    dtype: str = "float32"
-    device: str = "auto"
-    amp: str | None = None
-    batch_size: int | None = None
-    block_rows: int = 1024
-    workers: int | None = None
-    skip_unreadable: bool = False
-    dataset_id: str | None = None
-    same_data_as: str | Path | None = None
-    new_data_set: bool = False
-    people: People = field(default_factory=People)
-    index: ImageIndex | None = None
-    limit: int | None = None
-    check: bool = True
-    shard: Shard = field(default_factory=Shard)
 
 
 @dataclass

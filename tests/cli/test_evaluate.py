@@ -173,10 +173,10 @@ def test_embeddings_are_read_as_those_of_the_heads_model(tmp_path):
     said = refusal("predict", run, tmp_path / "narrow.npz")
     assert "has 11 columns, and the head needs 12" in said
     np.savez(tmp_path / "named.npz", features=x[:, :-1], emb=x)
-    given = ("predict", run, tmp_path / "named.npz", "--features", "emb")
+    given = ("predict", run, tmp_path / "named.npz", "--columns", "features=emb")
     assert fitted(*given).out == done.out
-    said = refusal("predict", run, features, "--features", "emb")
-    assert "--features names the columns of a file of embeddings, got" in said
+    said = refusal("predict", run, features, "--columns", "features=emb")
+    assert "names the columns of a file of embeddings, got" in said
 
 
 def test_attested_embeddings_pass_the_check(tmp_path):

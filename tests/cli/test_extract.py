@@ -162,6 +162,7 @@ def clinic(tmp_path, monkeypatch):
 
 
 COLUMNS = ("--columns", "path=filename,group=patient_id,label=dx")
+WINDOWS = ("--columns", "encoding=windows-1252")
 
 
 def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
@@ -170,8 +171,8 @@ def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
     assert "--columns path=NAME,label=NAME for a table" in refused(naive)
     typed += COLUMNS
     typed += ["--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8]
-    assert "Type --encoding windows-1252" in refusal(*typed)
-    typed += ["--encoding", "windows-1252", "--test-fraction", 0.3, "--by-group"]
+    assert "Type --columns encoding=windows-1252" in refusal(*typed)
+    typed += [*WINDOWS, "--test-fraction", 0.3, "--by-group"]
     done = dphead(*typed)
     assert done.code == 0, done.err
     # the printed command is the one that `fit` takes
@@ -188,7 +189,7 @@ def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
         assert file.holdout == {"fraction": 0.3, "by": "group", "positions": False}
         in_test = set(file.group[file.split == 1].tolist())
         assert in_test and not in_test & set(file.group[file.split == 0].tolist())
-    csv = (*COLUMNS, "--encoding", "windows-1252")
+    csv = (*COLUMNS, *WINDOWS)
     found = json.loads(fitted("evaluate", "run", "photos", *csv, "--json").out)
     assert found["n"] == 60
     assert len(fitted("predict", "run", "photos", *csv).out.splitlines()) == 61
@@ -199,7 +200,7 @@ def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
 
 def test_finetune_reads_a_clinics_table_and_offers_a_budget(clinic):
     typed = ["finetune", "photos", "-o", "network", "--classes", "a,b", *COLUMNS]
-    typed += ["--encoding", "windows-1252", "--image-size", 8, "--protect", "image"]
+    typed += [*WINDOWS, "--image-size", 8, "--protect", "image"]
     typed += ["--model", "wrn-10-1", "--batch-size", 20, "--steps", 2]
     said = words(fitted(*typed, "--dry-run").out)
     assert "epsilon 1 at delta 1e-05 requested by this fit none yet" in said
@@ -217,6 +218,6 @@ def test_finetune_reads_a_clinics_table_and_offers_a_budget(clinic):
 
 def test_a_missing_photograph_is_named(clinic):
     (clinic / "7.png").unlink()
-    typed = ("extract", "photos", "-o", "f.h5", "--ignore-labels", "--encoding")
-    typed += ("latin-1", "--columns", "path=filename", *PIXELS)
+    typed = ("extract", "photos", "-o", "f.h5", "--ignore-labels", "--columns")
+    typed += ("encoding=latin-1,path=filename", *PIXELS)
     assert "are unreadable: 7.png (the file does not exist)" in refusal(*typed)

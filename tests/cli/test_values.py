@@ -4,6 +4,8 @@ import click
 import pytest
 from commands import every_command
 from dphead_extract import numerals
+from dphead_extract.normalization import RowNorm
+from dphead_extract.sources.columns import Columns
 
 from dphead.cli import values
 
@@ -11,39 +13,73 @@ from dphead.cli import values
 @pytest.mark.parametrize(
     "read, text, value",
     [
-        (values.numbers_of_colors, "0.48,0.46,0.41", (0.48, 0.46, 0.41)),
         (values.scales, "1,2", (1, 2)),
-        (values.image_size, "224", 224),
-        (values.image_size, "32,64", (32, 64)),
-        (values.arguments, ("a=1", "b=True", "c=x=y"), {"a": 1, "b": True, "c": "x=y"}),
-        (values.named_columns, ("image=p", "label=y"), {"image": "p", "label": "y"}),
     ],
 )
 def test_a_text_becomes_its_value(read, text, value):
     assert read(None, None, text) == value
 
 
-def test_a_text_becomes_the_value_of_a_declared_option():
-    assert numerals.several_names("head.*,norm") == ("head.*", "norm")
-    assert numerals.n_bytes("1.5mb") == 1_500_000
-    assert numerals.map_shape("3,8,8") == (3, 8, 8)
-    settings = {"batch_size": 8, "b": "True"}
-    assert numerals.named_settings(("batch-size=8", "b=True")) == settings
-    for text in ("xGB", "1.5", "-1MB"):
-        with pytest.raises(ValueError, match="500MB or 2GB"):
-            numerals.n_bytes(text)
-    for text in ("3,8", "3,8,0", "a,b,c", "1_0,8,8", "9" * 5000):
-        with pytest.raises(ValueError, match="CHANNELS,H,W"):
-            numerals.map_shape(text)
+READ = [
+    (numerals.several_names, "head.*,norm", ("head.*", "norm")),
+    (numerals.n_bytes, "1.5mb", 1_500_000),
+    (numerals.map_shape, "3,8,8", (3, 8, 8)),
+    (numerals.of_colors, "0.48,0.46,0.41", (0.48, 0.46, 0.41)),
+    (numerals.input_size, "224", 224),
+    (numerals.input_size, "32,64", (32, 64)),
+    (
+        numerals.python_arguments,
+        ("a=1", "b=True", "c=x=y"),
+        {"a": 1, "b": True, "c": "x=y"},
+    ),
+    (
+        numerals.named_settings,
+        ("batch-size=8", "b=True"),
+        {"batch_size": 8, "b": "True"},
+    ),
+    (Columns.parse, ("image=p", "label=y"), Columns(image="p", label="y")),
+    (
+        Columns.parse,
+        ("features=a,b_*,width=4,group=g",),
+        Columns(("a", "b_*"), group="g", width=4),
+    ),
+    (Columns.parse, (), Columns()),
+    (RowNorm.parse, "group:4", RowNorm("group", 4)),
+]
+UNREAD = [
+    *((numerals.n_bytes, text, "500MB or 2GB") for text in ("xGB", "1.5", "-1MB")),
+    *(
+        (numerals.map_shape, text, "CHANNELS,H,W")
+        for text in ("3,8", "3,8,0", "1_0,8,8")
+    ),
+    (numerals.map_shape, "9" * 5000, "CHANNELS,H,W"),
+    (numerals.input_size, "1,2,3", "N or H,W in pixels"),
+    (numerals.input_size, "99999", "at most 16384 pixels"),
+    (numerals.python_arguments, ("a",), "NAME=VALUE"),
+    *(
+        (Columns.parse, (text,), "ROLE=NAME")
+        for text in ("color=x", "a", "label=", "width=0")
+    ),
+    (Columns.parse, ("encoding=utf-7",), "ROLE=NAME"),
+    (RowNorm.parse, "group", "as group:4"),
+]
+
+
+@pytest.mark.parametrize("read, text, value", READ)
+def test_a_text_becomes_the_value_of_a_declared_option(read, text, value):
+    assert read(text) == value
+
+
+@pytest.mark.parametrize("read, text, said", UNREAD)
+def test_another_text_is_refused_with_what_to_write(read, text, said):
+    with pytest.raises(ValueError, match=said):
+        read(text)
 
 
 @pytest.mark.parametrize(
     "read, text, said",
     [
         (values.scales, "1.5", "one whole number or several"),
-        (values.image_size, "1,2,3", "N or H,W in pixels"),
-        (values.arguments, ("a",), "NAME=VALUE"),
-        (values.named_columns, ("color=x",), "ROLE=NAME"),
     ],
 )
 def test_a_text_without_a_value_is_refused_with_what_to_write(read, text, said):

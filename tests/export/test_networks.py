@@ -17,7 +17,7 @@ from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.images import PixelRange
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
-from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.classes import Classes, class_names
 from exports import documented, resnet, without_dphead
 from numpy.testing import assert_allclose
 from PIL import Image
@@ -61,7 +61,7 @@ def weights(tmp_path_factory):
 def fitted_on(folder, source, options, *settings, norm=None, classes=CLASSES):
     """(run folder, features file) of a head on pictures."""
     features = folder / "features.h5"
-    declared = Classes.parse(",".join(classes), False, False)
+    declared = Classes(class_names(",".join(classes)), False, False)
     norm = norm or RowNorm()
     extract(
         ExtractOptions(

@@ -5,7 +5,7 @@ import os
 import pytest
 from dphead_extract.bounds import is_plain, read_text
 from dphead_extract.errors import ExtractError
-from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.classes import Classes, class_names
 from dphead_extract.sources.opening import open_source
 
 
@@ -23,7 +23,7 @@ def test_only_a_file_with_an_end_is_plain(tmp_path):
 def test_a_source_that_is_a_pipe_is_refused(kind, tmp_path):
     os.mkfifo(tmp_path / f"pipe.{kind}")
     with pytest.raises(ExtractError, match="is a pipe or a device"):
-        open_source(tmp_path / f"pipe.{kind}", Classes.parse("3"))
+        open_source(tmp_path / f"pipe.{kind}", Classes(class_names("3")))
 
 
 @pytest.mark.parametrize("name", ["data_batch_1.bin", "train-images-idx3-ubyte"])
@@ -31,14 +31,14 @@ def test_a_pipe_among_arrays_is_refused(name, tmp_path):
     os.mkfifo(tmp_path / name)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(bytes(8))
     with pytest.raises(ExtractError, match="is a pipe or a device"):
-        open_source(tmp_path, Classes.parse("10"))
+        open_source(tmp_path, Classes(class_names("10")))
 
 
 def test_images_that_are_pipes_count_as_missing(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").write_bytes(b"")
     os.mkfifo(tmp_path / "a" / "2.png")
-    source = open_source(tmp_path, Classes.parse("a,b"))
+    source = open_source(tmp_path, Classes(class_names("a,b")))
     assert [source.raw(row) for row in range(2)] == [b"", None]
 
 

@@ -23,7 +23,7 @@ from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.format import group_ids, open_features
 from dphead_extract.importing import ImportOptions, encoded, finite, import_features
 from dphead_extract.sources import table_files
-from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.classes import Classes, class_names
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.table_files import floats
 from dphead_extract.sources.tables import open_embeddings as open_table
@@ -144,7 +144,7 @@ def test_arrays_keep_their_precision_and_name_classes_by_position(tmp_path):
     np.savez(path, features=halves, label=np.arange(50) % 4, group=group)
     with pytest.raises(ExtractError, match=r"the label '0' and 3 more.*--classes N"):
         imported(path)
-    got = imported(path, classes=Classes.parse("3", allow_unlabeled=True))
+    got = imported(path, classes=Classes(class_names("3"), allow_unlabeled=True))
     assert_array_equal(got["features"], halves)
     assert got["features"].dtype == np.float16  # as the whole file is
     assert got["labels"][:5].tolist() == [0, 1, 2, -1, 0]
@@ -155,7 +155,7 @@ def test_arrays_keep_their_precision_and_name_classes_by_position(tmp_path):
 def test_arrays_of_another_byte_order_or_length_are_read(tmp_path, dtype):
     x = np.arange(8).reshape(4, 2).astype(dtype)
     np.savez(tmp_path / "e.npz", features=x, label=np.array([1, 0, 1, 0], ">i8"))
-    got = imported(tmp_path / "e.npz", classes=Classes.parse("2"))
+    got = imported(tmp_path / "e.npz", classes=Classes(class_names("2")))
     assert_array_equal(got["features"], np.arange(8).reshape(4, 2))
     assert got["labels"].tolist() == [1, 0, 1, 0]
 
@@ -166,14 +166,14 @@ def test_lists_of_another_length_are_masked_rows_and_missing_values_none(tmp_pat
     columns = {"label": pa.array(labels, pa.int8()), "groups": groups}
     path = tmp_path / "f.parquet"
     pa.parquet.write_table(pa.table({"v": vectors} | columns), path, row_group_size=4)
-    three = {"classes": Classes.parse("3"), "block_rows": 2}
+    three = {"classes": Classes(class_names("3")), "block_rows": 2}
     got = imported(path, Columns(("v",), width=4), **three)
     assert got["valid"].tolist() == [True, False, False, False, True, False]
     assert got["features"][4].tolist() == [5, 6, 7, 8]
     assert got["labels"].tolist() == [0, -1, 2, 1, 1, 0]
     assert got["group"].tolist() == group_ids(groups, 6).tolist()
     assert got["group"][0] == -1
-    with pytest.raises(ExtractError, match="--width N is required"):
+    with pytest.raises(ExtractError, match="--columns width=N is required"):
         imported(path, Columns(("v",)), **three)
     fixed = pa.array(vectors[:1] * 6, pa.list_(pa.int32(), 4))
     pa.parquet.write_table(pa.table({"v": fixed} | columns), path)

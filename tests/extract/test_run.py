@@ -12,12 +12,12 @@ from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.images import PixelRange
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
-from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.classes import Classes, class_names
 from numpy.testing import assert_allclose, assert_array_equal
 from pictures import encoded, pack
 from PIL import Image
 
-TEN = Classes.parse("10")
+TEN = Classes(class_names("10"))
 
 
 def options(source, output, **changes):
@@ -201,7 +201,7 @@ def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
         extract(options(folder, tmp_path / "g.h5", skip_unreadable=True, **choice))
 
 
-AB = {"classes": Classes.parse("a,b")}
+AB = {"classes": Classes(class_names("a,b"))}
 
 
 def scatternet(**changes):
@@ -317,7 +317,7 @@ def test_verify_says_what_is_wrong_with_a_file(digits_npz, tmp_path):
 
     out = tmp_path / "f.h5"
     assert dphead("verify", digits_npz).code == 2
-    nine = Classes.parse("9", allow_unlabeled=True)
+    nine = Classes(class_names("9"), allow_unlabeled=True)
     extract(options(digits_npz, out, classes=nine))
     done = dphead("verify", out)
     assert done.code == 1 and "outside the classes" in done.err

@@ -8,6 +8,8 @@ from commands import charges, dphead, features_file
 from finetune.core import images_file
 
 from dphead.cli.finetune import finetune
+from dphead.finetune.settings import Settings
+from dphead.solvers.settings import settings_of
 
 NAMES = [o.name for o in finetune.get_params(click.Context(finetune))]
 # of each option a value that cannot be
@@ -42,7 +44,7 @@ augment nothing
 relation add_remove
 nominal_n 100
 accountant zcdp
-classes a,a
+names a,a
 bits 0
 intensity 1,0
 image_size 0
@@ -52,7 +54,6 @@ std 0,1,1
 split nothing
 layout class
 columns label=nothing
-encoding nothing
 test {other}
 test_split nothing
 test_is nothing
@@ -60,6 +61,7 @@ ledger {file}
 same_data_as {file}
 dataset_id ../x
 people Clinic
+settings nothing=1
 protect group
 tuning nothing
 seed 1.5
@@ -72,7 +74,7 @@ config {missing}
 """
 BAD = dict(line.split()[:2] for line in VALUES.strip().splitlines())
 NO_VALUE = (
-    "standardize decoupled normalize folder_names_are_public allow_unlabeled "
+    "standardize decoupled normalize folder_names_public allow_unlabeled "
     "new_data_set new_people allow_large_delta bf16 not_private dry_run "
     "verbose yes"
 )
@@ -108,16 +110,23 @@ def places(tmp_path):
 def test_every_option_has_values_that_are_tried():
     """A new option needs a line above."""
     helps = {"help", "_click_default_help"}  # as versions of click call it
-    assert set(NAMES) - {"features"} - helps == set(BAD) | FLAGS
+    settings = {
+        name for name, d in settings_of(Settings).items() if dict not in d.types
+    }
+    assert set(NAMES) | settings == set(BAD) | FLAGS | {"features"} | helps & set(NAMES)
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_is_refused_before_the_charge(name, tmp_path, places):
     options = finetune.get_params(click.Context(finetune))
-    word = next(option.opts[-1] for option in options if option.name == name)
+    value = BAD[name].format(**places)
+    if name in NAMES:
+        word = next(option.opts[-1] for option in options if option.name == name)
+    else:
+        word, value = "--set", f"{name}={value}"
     fixed = FIXED | {"--output": tmp_path / "run"}
     fixed.pop(INSTEAD.get(name), None)
-    given = fixed | {word: BAD[name].format(**places)}
+    given = fixed | {word: value}
     command = [part for pair in given.items() for part in pair]
     done = dphead("finetune", places["images"], *command)
     assert done.code == 2, done

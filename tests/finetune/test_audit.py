@@ -89,7 +89,7 @@ def test_the_audited_sum_is_that_of_the_training():
 
 def test_the_audited_chunk_is_chosen_as_in_the_training(monkeypatch):
     """The audit compares a row's integers between slots."""
-    given = Settings("wrn-10-1", batch_size=FACTS.n_rows), (3, 8, 8), FACTS
+    given = Settings("wrn-10-1", batch_size=20, steps=1), (3, 8, 8), FACTS
     assert audited(*given).statistic.block_sum().chunk == 16
     monkeypatch.setattr(TorchSums, "_places_are_equal", lambda self: False)
     assert audited(*given).statistic.block_sum().chunk == 1

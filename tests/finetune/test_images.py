@@ -4,14 +4,14 @@ images.
 
 import numpy as np
 import pytest
-from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.classes import Classes, class_names
 from dphead_extract.sources.opening import open_source
 from pictures import drawn, encoded, pack
 from PIL import Image
 
 from dphead.finetune.images import load_images
 
-CLASSES = Classes.parse("a,b")
+CLASSES = Classes(class_names("a,b"))
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from dphead_extract.backbones.families import (
     TIMM,
@@ -20,13 +21,18 @@ from dphead_extract.backbones.families import (
     settings_of_families,
     traits_of,
 )
+from dphead_extract.declared import Option, Range
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange
+from dphead_extract.numerals import input_size, of_colors, python_arguments
+from dphead_extract.options import NATURAL
 
 if TYPE_CHECKING:  # options are checked before PyTorch is imported
     import numpy as np
     from torch import Tensor, nn
 
+_backbone = partial(Option, section="Backbone")
+_features = partial(Option, section="Features")
 FAMILIES: dict[str, Family] = {}
 
 
@@ -34,46 +40,11 @@ FAMILIES: dict[str, Family] = {}
 class BackboneOptions:
     """Choose the backbone, its weights and the image transform.
 
-    None means the model's own value.
-
-    Attributes
-    ----------
-    name : str
-        A registered family, or a timm model.
-    weights : Path or None
-        A local file of weights, or a folder with timm's config.json. None uses the
-        hub's weights.
-    model_args : dict
-        Arguments of the timm model.
-    mean, std : tuple of float or None
-        Shift and scale of each color.
-    interpolation : str or None
-        How images are resized. "none", for fixed filters: images must have the
-        declared size.
-    crop_pct : float or None
-        Share of the image that is kept.
-    crop_mode : str or None
-        timm's "center", "squash" or "border".
-    image_size : int, (int, int) or None
-        Side of the input, or (height, width).
-    settings : dict
-        The family's settings. `Traits.settings` has their names and defaults.
-    colors : str
-        "rgb", or for fixed filters "opponent": luminance, red-green, blue-yellow
-        (van de Sande, Gevers, Snoek 2010).
-    mirror : bool
-        Whether features are means over an image and its mirror image. If left and right
-        do not matter, this removes half of the directions, with the noise on their
-        weights.
-    axes : int or None
-        Number of directions to keep, in which the backbone's own classes differ most
-        (`dphead_extract.backbones.axes`).
-    channels : int or None
-        1 or 3 channels of the input.
-    pixels : PixelRange
-        Declared range of the images' samples.
-    random_weights : bool
-        Whether a timm model keeps its initial weights, for trials.
+    None means the model's own value. `settings` has the family's settings, with the
+    names and defaults of `Traits.settings`. `crop_mode` is timm's "center", "squash" or
+    "border". If left and right do not matter, `mirror` removes half of the directions,
+    with the noise on their weights. The opponent colors are those of van de Sande,
+    Gevers, Snoek (2010).
 
     Notes
     -----
@@ -81,22 +52,107 @@ class BackboneOptions:
     header of arrays. Code never infers them from images (`run._declared_input`).
     """
 
-    name: str
-    weights: Path | None = None
-    model_args: dict[str, Any] = field(default_factory=dict)
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    interpolation: str | None = None
-    crop_pct: float | None = None
+    name: Annotated[
+        str,
+        _backbone(
+            "Backbone: fixed filters of one of these names, or a timm MODEL.",
+            flags=("--backbone",),
+            metavar=f"{'|'.join(TRAITS)}|MODEL",
+        ),
+    ]
+    weights: Annotated[
+        Path | None,
+        _backbone(
+            "Local weights file (safetensors or pth), instead of a download. A "
+            "config.json of timm beside it gives mean, std, size and crop.",
+            existing="the weights file",
+        ),
+    ] = None
+    model_args: Annotated[
+        dict[str, Any],
+        _backbone(
+            "Argument for `timm.create_model`, such as num_classes=10.",
+            flags=("--model-arg",),
+            read=python_arguments,
+            repeated=True,
+            metavar="NAME=VALUE",
+        ),
+    ] = field(default_factory=dict)
+    mean: Annotated[
+        tuple[float, ...] | None,
+        _backbone(
+            "Mean of each channel, separated by commas. Default: the model's means.",
+            read=of_colors,
+        ),
+    ] = None
+    std: Annotated[
+        tuple[float, ...] | None,
+        _backbone(
+            "Standard deviation of each channel, separated by commas. Default: the "
+            "values of the model.",
+            read=of_colors,
+        ),
+    ] = None
+    interpolation: Annotated[
+        Literal["nearest", "bilinear", "bicubic", "lanczos", "none"] | None,
+        _backbone(
+            "Interpolation that resizes images. none: images must have the declared "
+            "size (fixed filters only). Default: the interpolation of the model."
+        ),
+    ] = None
+    crop_pct: Annotated[
+        float | None,
+        _backbone(
+            "Fraction of each side of the image that the center crop keeps. Default: "
+            "the model's fraction.",
+            Range("from 0.01 to 1", lambda v: 0.01 <= v <= 1),
+        ),
+    ] = None
     crop_mode: str | None = None
-    image_size: int | tuple[int, int] | None = None
+    image_size: Annotated[
+        int | tuple[int, int] | None,
+        _backbone(
+            "Size of the backbone's input in pixels. Required for fixed filters with "
+            "image files. Default: the size of the model, or of the array's images.",
+            read=input_size,
+            metavar="N|H,W",
+        ),
+    ] = None
     settings: dict[str, Any] = field(default_factory=dict)
-    colors: str = "rgb"
-    mirror: bool = False
-    axes: int | None = None
-    channels: int | None = None
+    colors: Annotated[
+        Literal["rgb", "opponent"],
+        Option(
+            "Color space. opponent: luminance, red-green and blue-yellow.",
+            section="Fixed filters",
+        ),
+    ] = "rgb"
+    mirror: Annotated[
+        bool,
+        _features("Average the features of each image and its mirror image."),
+    ] = False
+    axes: Annotated[
+        int | None,
+        _features(
+            "Number of directions, such as 400, to project features on. They separate "
+            "the backbone's own classes best. This option helps with small budgets and "
+            "many classes.",
+            NATURAL,
+        ),
+    ] = None
+    channels: Annotated[
+        int | None,
+        _backbone(
+            "Channels of the backbone's input: 1 refuses color images, 3 repeats the "
+            "channel of gray images. Default: the channels of the model, or of the "
+            "array's images, else 3.",
+            Range("1 or 3", lambda v: v in (1, 3)),
+        ),
+    ] = None
     pixels: PixelRange = field(default_factory=PixelRange)
-    random_weights: bool = False
+    random_weights: Annotated[
+        bool,
+        _backbone("Give a timm model random weights, to measure speed and disk space."),
+    ] = False
 
     def __post_init__(self) -> None:
         self.settings = {**traits_of(self.name).settings, **self.settings}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unicodedata import normalize
 
 import numpy as np
@@ -19,6 +19,7 @@ from dphead_extract.bounds import read_text
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.rows import group_ids
 from dphead_extract.items import name_of, read_column, text_group
+from dphead_extract.options import image_option
 
 SPLITS = {
     "train": "train",
@@ -36,64 +37,69 @@ _LEADING_ZEROS = re.compile(r"(?<![0-9.])0+(?=[0-9])")
 _SPLIT_NAMES = ("train", "validation", "test", "none")
 
 
+def class_names(text: str) -> list[str]:
+    """Return the classes of "a,b,c", "10" ("0" to "9") or "@file", a name per line.
+
+    Raises ExtractError if a name is empty or repeated.
+    """
+    if text.startswith("@"):
+        names = _listed_names(Path(text[1:]))
+    elif text.isascii() and text.strip().isdigit():
+        names = _numbered(text.strip())
+    else:
+        names = text.split(",")
+    names = [name_of(name) or "" for name in names]
+    if not names or "" in names or len(set(names)) != len(names):
+        raise ExtractError(
+            f"--classes must list distinct names that are not empty, got {text!r}."
+        )
+    return names
+
+
 @dataclass
 class Classes:
     """Hold how the classes were declared.
 
-    Attributes
-    ----------
-    names : list of str or None
-        The declared names.
-    folder_names_public : bool
-        Whether the folder names were declared public instead.
-    ignore_labels : bool
-        Whether labels stay out.
-    allow_unlabeled : bool
-        Whether rows with a label outside the declared classes stay, without a class.
-        Otherwise they are refused.
+    Raises
+    ------
+    ExtractError
+        If the classes are declared in two ways.
     """
 
-    names: list[str] | None = None
-    folder_names_public: bool = False
-    ignore_labels: bool = False
-    allow_unlabeled: bool = False
+    names: Annotated[
+        list[str] | None,
+        image_option(
+            "Public class names, a file with one name per line, or a number of "
+            "classes. With a number, labels are indices.",
+            flags=("--classes",),
+            read=class_names,
+            metavar="A,B,C|N|@FILE",
+        ),
+    ] = None
+    folder_names_public: Annotated[
+        bool,
+        image_option(
+            "Declare the names of folders or labels public, and use them as classes.",
+            flags=("--folder-names-are-public",),
+        ),
+    ] = False
+    ignore_labels: Annotated[
+        bool,
+        image_option("Store no labels. The file then serves for prediction only."),
+    ] = False
+    allow_unlabeled: Annotated[
+        bool,
+        image_option(
+            "Keep images with an undeclared label. These images have no class."
+        ),
+    ] = False
 
-    @classmethod
-    def parse(
-        cls,
-        text: str | None,
-        folder_names_public: bool = False,
-        ignore_labels: bool = False,
-        allow_unlabeled: bool = False,
-    ) -> Classes:
-        """Return the classes declared on the command line.
-
-        `text` is "a,b,c", "10" (names "0" to "9") or "@file" with one name per line.
-
-        Raises
-        ------
-        ExtractError
-            If a name is empty or repeated, or the classes are declared in both ways.
-        """
-        if text is None:
-            return cls(None, folder_names_public, ignore_labels, allow_unlabeled)
-        if folder_names_public:
+    def __post_init__(self) -> None:
+        if self.names is not None and self.folder_names_public:
             raise ExtractError(
                 "--classes cannot be combined with --folder-names-are-public. Remove "
                 "one of the two."
             )
-        if text.startswith("@"):
-            names = _listed_names(Path(text[1:]))
-        elif text.isascii() and text.strip().isdigit():
-            names = _numbered(text.strip())
-        else:
-            names = text.split(",")
-        names = [name_of(name) or "" for name in names]
-        if not names or "" in names or len(set(names)) != len(names):
-            raise ExtractError(
-                f"--classes must list distinct names that are not empty, got {text!r}."
-            )
-        return cls(names, False, ignore_labels, allow_unlabeled)
 
     def encode(
         self, labels: Sequence[Any] | np.ndarray | None, n_rows: int

@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, Self
 
 from dphead_extract.errors import ExtractError
+from dphead_extract.options import image_option
 
 ROLES = ("label", "group", "split")
+_NAMED = ("path", "image", *ROLES)
+_ENCODINGS = ("utf-8", "windows-1252", "latin-1")
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
@@ -46,11 +50,33 @@ class Columns:
     width: int | None = None
     encoding: str = "utf-8"
 
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> Self:
+        """Read ROLE=NAME,... texts. A name without a role is one more feature.
+
+        Raises ExtractError for another text.
+        """
+        found: dict[str, Any] = {"features": ()}
+        wrong = False
+        for part in ",".join(texts).split(",") if texts else ():
+            role, given, name = part.strip().rpartition("=")
+            role = role or ("" if given or not found["features"] else "features")
+            wrong |= not name or role not in (*_NAMED, "features", "width", "encoding")
+            found[role] = (*found["features"], name) if role == "features" else name
+        width = found.pop("width", None)
+        wrong |= not str(width or 1).isdecimal() or width == "0"
+        wrong |= found.get("encoding", "utf-8") not in _ENCODINGS
+        if wrong:
+            raise ExtractError(
+                f"write ROLE=NAME,... with the roles {', '.join(_NAMED)} and features, "
+                f"width=N, or encoding={'|'.join(_ENCODINGS)}, got {','.join(texts)!r}."
+            )
+        return cls(**found, width=None if width is None else int(width))
+
     @property
     def declared(self) -> dict[str, str]:
         """Return the declared names of columns by role."""
-        roles = ("path", "image", *ROLES)
-        return {role: name for role in roles if (name := getattr(self, role))}
+        return {role: name for role in _NAMED if (name := getattr(self, role))}
 
     def roles(self, names: Sequence[str], path: Path) -> dict[str, str]:
         """Return the columns of labels, groups and splits that the file has, by role.
@@ -88,8 +114,8 @@ class Columns:
             is_role = any(_is_called(name, role) for role in ROLES)
             if not name or is_index or is_role:
                 raise ExtractError(
-                    f"--features must name the features of {str(path)!r}, which has a "
-                    f"column {name!r}. Type --features 'A,B,...'."
+                    f"--columns features=A,B,... is required for {str(path)!r}, which "
+                    f"has a column {name!r}. Name the features."
                 )
         patterns = self.features or ("*",)
         return list(
@@ -100,6 +126,19 @@ class Columns:
                 if name == pattern or fnmatchcase(name, pattern)
             )
         )
+
+
+COLUMNS = image_option(
+    "Names of the columns that hold path or image, label, group, split and features "
+    "(of embeddings), such as label=finding,features=emb_*. Default: columns with the "
+    "names of these roles; all other columns are features. encoding=windows-1252: "
+    "encoding of a CSV or TSV file, as Excel often writes it. width=N: length of the "
+    "lists in a column of features, if the file does not give it.",
+    flags=("--columns",),
+    read=Columns.parse,
+    repeated=True,
+    metavar="ROLE=NAME,...",
+)
 
 
 def _is_called(name: str, role: str) -> bool:

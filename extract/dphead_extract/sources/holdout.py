@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from dphead_extract.declared import Range
 from dphead_extract.errors import ExtractError
 from dphead_extract.items import UNGROUPED
+from dphead_extract.options import image_option
 
 if TYPE_CHECKING:  # Pillow is not needed for embeddings
     from dphead_extract.sources.image import Source
@@ -25,18 +27,21 @@ _KEY = b"dphead: test split of groups or images, version 1"
 
 @dataclass(frozen=True)
 class Holdout:
-    """Describe the test images that are set apart.
+    """Describe the test images that are set apart. Groups always stay whole."""
 
-    Attributes
-    ----------
-    fraction : float
-        Expected fraction of groups (or images) in the split "test"; 0 for no split.
-    by_group : bool
-        Whether the source must have groups. Groups always stay whole.
-    """
-
-    fraction: float = 0.0
-    by_group: bool = False
+    fraction: Annotated[
+        float,
+        image_option(
+            "Reserve this fraction of the images, such as 0.2, as the split `test`. "
+            "The other images form the split `train`. If the source has groups, whole "
+            "groups are reserved.",
+            Range("from 0 to 0.9", lambda v: 0 <= v <= 0.9),
+            flags=("--test-fraction",),
+        ),
+    ] = 0.0
+    by_group: Annotated[
+        bool, image_option("Refuse --test-fraction if the source has no groups.")
+    ] = False
 
     def __post_init__(self) -> None:
         if self.by_group and not self.fraction:

@@ -142,9 +142,9 @@ class TableFile:
         """Return the error for bytes that are invalid in the encoding."""
         where = "" if line is None else f" in line {line}"
         return ExtractError(
-            f"--encoding {self.encoding} does not fit {str(self.path)!r}{where}. Type "
-            "--encoding windows-1252 for a table from Excel in Western Europe, or save "
-            "the table as UTF-8."
+            f"encoding={self.encoding} does not fit {str(self.path)!r}{where}. Type "
+            "--columns encoding=windows-1252 for a table from Excel in Western "
+            "Europe, or save the table as UTF-8."
         )
 
     def _header(self, separators: str) -> list[str]:
@@ -308,8 +308,8 @@ def width_and_dtype(
         got = ", ".join(map(str, kinds)) or "none"
         got = f"{wrong[0]!r} of type {kinds[wrong[0]]}" if wrong else got
         raise ExtractError(
-            "--features must name columns of numbers or one column of lists of "
-            f"numbers, got {got} in {str(path)!r}. Type --features 'A,B,...'."
+            "--columns features=A,B,... must name columns of numbers or one column "
+            f"of lists of numbers, got {got} in {str(path)!r}."
         )
     halves = all(entry == pa.float16() for entry in entries.values())
     dtype = np.dtype(np.float16 if halves else np.float64)
@@ -318,9 +318,9 @@ def width_and_dtype(
     width = getattr(kinds[lists[0]], "list_size", declared)
     if width is None:
         raise ExtractError(
-            f"--width N is required, because the type of the column {lists[0]!r} in "
-            f"{str(path)!r} does not give the length of its lists. Lists of another "
-            "length are masked."
+            "--columns width=N is required, because the type of the column "
+            f"{lists[0]!r} in {str(path)!r} does not give the length of its lists. "
+            "Lists of another length are masked."
         )
     return width, dtype, True
 

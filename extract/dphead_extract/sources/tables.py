@@ -68,9 +68,9 @@ class _Arrays:
             x = np.asarray(stored[wanted])
             if x.ndim != 2 or x.dtype.kind not in "biuf" or 0 in x.shape:
                 raise ExtractError(
-                    "--features must name an array of real numbers with shape (n, d), "
-                    f"got shape {x.shape} and dtype {x.dtype} in {str(path)!r}. Type "
-                    "the name of another array."
+                    "--columns features=NAME must name an array of real numbers with "
+                    f"shape (n, d), got shape {x.shape} and dtype {x.dtype} in "
+                    f"{str(path)!r}. Type the name of another array."
                 )
             if x.dtype == np.longdouble:  # pyarrow has no longdouble
                 with np.errstate(over="ignore"):

@@ -9,7 +9,7 @@ WRONG = {
     "resnet18 --scatter-j 1": "--scatter-j is not",
     "scatternet --crop-pct 0.5": "--crop-pct is not",
     "scatternet --axes 4": "--axes is not",
-    "resnet18 --normalize group": "--groups G",
+    "resnet18 --normalize group": "as group:4",
     "resnet18 --shard 4/2": "0 <= I < K",
     "resnet18 --shard 1": "--shard",
     "resnet18 --by-group": "needs --test-fraction",

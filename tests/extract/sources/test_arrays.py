@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.arrays import read_idx
-from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.classes import Classes, class_names
 from dphead_extract.sources.opening import open_source
 
 HEADER = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4)
@@ -43,7 +43,7 @@ def test_an_idx_file_is_as_long_as_its_header_says(tmp_path):
 )
 def test_arrays_of_no_source_are_one_line(arrays, tmp_path):
     with pytest.raises(ExtractError, match=r"must|cannot read|not a whole IDX"):
-        open_source(npz(tmp_path / "s.npz", **arrays), Classes.parse("3"))
+        open_source(npz(tmp_path / "s.npz", **arrays), Classes(class_names("3")))
 
 
 def idx_pair(folder, split):
@@ -56,17 +56,17 @@ def idx_pair(folder, split):
 def test_every_idx_file_of_a_folder_has_a_split_or_is_refused(tmp_path):
     for split in ("train", "t10k", "val", "._train"):
         idx_pair(tmp_path, split)
-    source = open_source(tmp_path, Classes.parse("3"))
+    source = open_source(tmp_path, Classes(class_names("3")))
     assert source.split_names == ["train", "validation", "test"]
     idx_pair(tmp_path, "dev")
     with pytest.raises(ExtractError, match="'dev-images-idx3-ubyte' is of no split"):
-        open_source(tmp_path, Classes.parse("3"))
+        open_source(tmp_path, Classes(class_names("3")))
 
 
 def test_files_beside_cifars_batches_are_counted(tmp_path):
     """A list of its own endings would hide them."""
     for name in ("data_batch_1.bin", "test_batch.bin", "holdout.bin"):
         (tmp_path / name).write_bytes(bytes(3073))
-    source = open_source(tmp_path, Classes.parse("10"))
+    source = open_source(tmp_path, Classes(class_names("10")))
     assert source.n_rows == 2
     assert source.left_out["files that are not of the cifar10 format"] == 1

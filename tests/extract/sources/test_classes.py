@@ -8,7 +8,7 @@ import pytest
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
 from dphead_extract.importing import ImportOptions, import_features
-from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.classes import Classes, class_names
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
 from pictures import drawn as png
@@ -191,13 +191,13 @@ def test_booleans_are_no_splits_in_any_file(tmp_path):
 def test_positions_are_for_a_number_of_classes_alone(tmp_path):
     images = np.zeros((3, 8, 8), np.uint8)
     np.savez(tmp_path / "t.npz", images=images, labels=[0, 1, 2])
-    counted = open_source(tmp_path / "t.npz", Classes.parse("3"))
+    counted = open_source(tmp_path / "t.npz", Classes(class_names("3")))
     assert counted.labels.tolist() == [0, 1, 2]
     with pytest.raises(ExtractError, match="type --classes N"):
-        open_source(tmp_path / "t.npz", Classes.parse("cat,dog,eel"))
-    shifted = Classes.parse("1,2,3", allow_unlabeled=True)
+        open_source(tmp_path / "t.npz", Classes(class_names("cat,dog,eel")))
+    shifted = Classes(class_names("1,2,3"), allow_unlabeled=True)
     assert open_source(tmp_path / "t.npz", shifted).labels.tolist() == [-1, 0, 1]
-    signed = Classes.parse("-1,1", allow_unlabeled=True)
+    signed = Classes(class_names("-1,1"), allow_unlabeled=True)
     assert signed.encode(np.array([-1, 1, 0]), 3)[0].tolist() == [0, 1, -1]
 
 
@@ -211,7 +211,7 @@ def test_a_headers_names_are_distinct_without_white_space(names):
 def test_a_negative_label_other_than_minus_one_is_refused():
     for labels in (np.array([-1, -2]), ["-1", "-2"], [-1, -2]):
         with pytest.raises(ExtractError, match="the label '-2'"):
-            Classes.parse("2").encode(labels, 2)
+            Classes(class_names("2")).encode(labels, 2)
 
 
 GROUPS = ["007", "7", "P1", "p1", "1.05", "1.5", "10", "1", "1.0", None]

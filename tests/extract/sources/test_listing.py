@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from dphead_extract.errors import ExtractError
-from dphead_extract.sources.classes import Classes
+from dphead_extract.sources.classes import Classes, class_names
 from dphead_extract.sources.opening import open_source
 from pictures import encoded, pack
 from PIL import Image
 
-CATS_AND_DOGS = Classes.parse("cat,dog")
+CATS_AND_DOGS = Classes(class_names("cat,dog"))
 
 
 def picture(kind: str = "PNG") -> bytes:
