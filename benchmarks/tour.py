@@ -46,8 +46,8 @@ COMMANDS = {
     "export": "dphead export run --to torch",
     "account": "dphead account --epsilon 1 --delta 1e-5",
     "import": "dphead features import table.csv -o table.h5 --classes 2",
-    "audit": "dphead audit --method dp-ls --epsilon 4 --n-rows 64 --n-features 4 "
-    "--n-classes 2 --fits 500 -o audit",
+    "audit": "dphead audit --method dp-ls --epsilon 4 --sizes 64,4,2 --fits 500 "
+    "-o audit",
     "shard-0": f"{SHARD} --shard 0/2",
     "shard-1": f"{SHARD} --shard 1/2",
     "join": "dphead features join parts.shard-0-of-2.h5 parts.shard-1-of-2.h5 "

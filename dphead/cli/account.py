@@ -10,12 +10,11 @@ import click
 
 from dphead.cli import values
 from dphead.cli.command import WithOptions
-from dphead.cli.options import AS_JSON
+from dphead.cli.options import AS_JSON, sizes
 from dphead.cli.progress import shown
 from dphead.cli.text import print_json, releases_table, table
 from dphead.privacy.rounding import as_declared, percent_up, rounded_up
 
-_SIZES = ("n_rows", "n_features", "n_classes")
 # options that describe noise by itself, without a method
 _OF_NOISE = {
     "noise_multiplier",
@@ -58,19 +57,7 @@ _OF_NOISE = {
     type=values.METHODS,
     help="Show the planned releases of this method for --epsilon.",
 )
-@click.option(
-    "--n-rows",
-    type=values.WHOLE,
-    help="Number of images that --method plans for. This number is public.",
-)
-@click.option(
-    "--n-features",
-    type=values.WHOLE,
-    help="Number of features that --method plans for.",
-)
-@click.option(
-    "--n-classes", type=values.WHOLE, help="Number of classes that --method plans for."
-)
+@sizes("that --method plans for. They are public.", required=False)
 @AS_JSON
 def account(as_json: bool, **given: Any) -> None:
     """Print epsilon by every accountant, and an upper bound on any membership attack.
@@ -83,8 +70,8 @@ def account(as_json: bool, **given: Any) -> None:
     dphead account --delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 \\
       --steps 360 --gaussian 8 --gaussian 8
     dphead account --delta 1e-5 --epsilon 3 --sampling-prob 0.16384 --steps 360
-    dphead account --delta 1e-5 --epsilon 1 --method dp-fc --n-rows 50000 \\
-      --n-features 1280 --n-classes 10
+    dphead account --delta 1e-5 --epsilon 1 --method dp-fc \\
+      --sizes 50000,1280,10
     """
     _check_together(given)
     with shown("computing epsilon"):
@@ -112,11 +99,11 @@ def _check_together(given: dict[str, Any]) -> None:
             f"{'both' if count else 'neither'}."
         )
     if "method" in has:
-        _refuse("--method needs", set(_SIZES) - has, "Add what is missing")
+        _refuse("--method needs", {"sizes"} - has, "Add --sizes 50000,1280,10")
         todo = "With --method, type only the budget, as --epsilon"
         _refuse("--method cannot be combined with", has & _OF_NOISE, todo)
     else:
-        own = has & {*_SIZES, "preset", "settings"}
+        own = has & {"sizes", "preset", "settings"}
         _refuse("these options need --method:", own, "Add --method or remove them")
     if not has & {"delta", "preset"}:
         raise click.UsageError(
@@ -214,7 +201,7 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         make_plan,
     )
 
-    facts = ProblemInfo(given["n_rows"], given["n_features"], given["n_classes"])
+    facts = ProblemInfo(*given["sizes"])
     check_facts(facts)
     settings = given["settings"] | (
         {} if given["steps"] is None else {"steps": given["steps"]}
@@ -230,7 +217,10 @@ def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         group_cap=given["group_cap"],
     )
     events = plan.events()
-    found = {name: given[name] for name in ("method", "preset", *_SIZES)} | {
+    names = ("n_rows", "n_features", "n_classes")
+    found = dict(zip(names, given["sizes"], strict=True)) | {
+        "method": given["method"],
+        "preset": given["preset"],
         "source": method.source,
         "releases": plan.summary(),
         "solved_for": {

@@ -10,6 +10,7 @@ from dphead.cli import values
 from dphead.cli.command import others, values_of
 from dphead.cli.finetune import finetune, options_of_training
 from dphead.cli.fit import fit, options_of_fit
+from dphead.cli.options import sizes
 from dphead.cli.progress import shown
 from dphead.cli.text import filled, table, tied
 from dphead.privacy.rounding import rounded_down, rounded_up
@@ -23,15 +24,7 @@ from dphead.privacy.rounding import rounded_down, rounded_up
     help="Audit the training of this network, such as wrn-16-4, instead of a head. "
     "The other options are then those of `dphead finetune`. Needs --shape.",
 )
-@click.option(
-    "--n-rows", type=values.Whole(2), required=True, help="Number of synthetic rows."
-)
-@click.option(
-    "--n-features", type=values.NATURAL, required=True, help="Number of features."
-)
-@click.option(
-    "--n-classes", type=values.Whole(2), required=True, help="Number of classes."
-)
+@sizes("of the synthetic rows, at least 2, 1 and 2.")
 @click.option(
     "--fits",
     type=values.NATURAL,
@@ -50,9 +43,7 @@ from dphead.privacy.rounding import rounded_down, rounded_up
 def audit(
     rest: tuple[str, ...],
     network: str | None,
-    n_rows: int,
-    n_features: int,
-    n_classes: int,
+    sizes: tuple[int, int, int],
     fits: int,
     confidence: float,
     out: Path | None,
@@ -68,9 +59,9 @@ def audit(
     small, or the canary moves a sum by more than its sensitivity.
 
     \b
-    dphead audit --method dp-ls --epsilon 8 --n-rows 64 --n-features 4 \\
-      --n-classes 2 --fits 100000 -o audit/
-    dphead audit --config run/run.toml --n-rows 64 --n-features 4 --n-classes 2
+    dphead audit --method dp-ls --epsilon 8 --sizes 64,4,2 --fits 100000 \\
+      -o audit/
+    dphead audit --config run/run.toml --sizes 64,4,2
     """
     import json
 
@@ -79,7 +70,12 @@ def audit(
     from dphead.planning.plan import ProblemInfo, make_plan
     from dphead.privacy.atomic_write import write_text
 
-    facts = ProblemInfo(n_rows, n_features, n_classes)
+    facts = ProblemInfo(*sizes)
+    if min(facts.n_rows, facts.n_classes) < 2:
+        raise ValueError(
+            f"--sizes {','.join(map(str, sizes))} has fewer than 2 rows or 2 classes. "
+            "Type larger sizes, such as 64,4,2."
+        )
     name, solver, target = _made(facts, network, rest)
     plan = make_plan(solver, facts, **vars(target))
     problems = worst_cases(facts, plan, fits)
@@ -92,8 +88,8 @@ def audit(
             confidence=confidence,
             progress=lambda done: progress(done, fits, "fits"),
         )
-    settings = {"method": name, "solver": repr(solver), "n_rows": n_rows}
-    settings |= {"n_features": n_features, "n_classes": n_classes}
+    settings = {"method": name, "solver": repr(solver), "n_rows": facts.n_rows}
+    settings |= {"n_features": facts.n_features, "n_classes": facts.n_classes}
     result = settings | {"group_cap": target.group_cap} | found
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

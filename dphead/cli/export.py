@@ -45,6 +45,9 @@ def export(
 
     The files load without dphead and without pickle. Exporting costs no privacy.
     docs/export.md lists what each format omits.
+
+    \b
+    dphead export run --to torch
     """
     from dphead.export.exporting import export as write
 

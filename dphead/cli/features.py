@@ -80,6 +80,9 @@ def _join(shards: tuple[Path, ...], output: Path) -> None:
 
     The result is the file that a single process would have written. Every block is
     checked against its digest. Missing, damaged or mismatched shards are refused.
+
+    \b
+    dphead features join train.shard-*-of-4.h5 -o train.h5
     """
     from dphead_extract.features.format import verify as check
     from dphead_extract.shards import join_shards
@@ -102,6 +105,9 @@ def _concat(files: tuple[Path, ...], output: Path) -> None:
     All FILES must have the same images in the same order. Extract each further file
     with --same-data-as and the path of the first one. A row of the result has the
     features of all files, with equal norms.
+
+    \b
+    dphead features concat scatternet.h5 mobilenet.h5 -o both.h5
     """
     from dphead_extract.features.concatenation import concatenate
     from dphead_extract.features.format import verify as check
@@ -132,6 +138,9 @@ def verify(file: Path) -> None:
     """Check a features FILE. The output is private: no guarantee covers it.
 
     Exit code 0: no problems. 1: problems, listed. 2: the file is unusable.
+
+    \b
+    dphead verify train.h5
     """
     from dphead_extract.features.format import verify as check
 

@@ -31,6 +31,9 @@ def _init(url: str) -> None:
     URL is postgresql://OWNER@HOST/DATABASE (default: DPHEAD_LEDGER). The role OWNER
     owns the tables. Give other roles the right to charge by GRANT
     (docs/team-ledger.md).
+
+    \b
+    dphead ledger init postgresql://owner@host/database
     """
     from dphead.privacy.ledger import server
 
@@ -52,6 +55,9 @@ def _move(source: Any, url: str) -> None:
     postgresql://ROLE@HOST/DATABASE (default: DPHEAD_LEDGER). The server gets the budget
     and all charges. The file then takes no more charges. Run the same command again to
     continue an interrupted move.
+
+    \b
+    dphead ledger move train.h5 postgresql://role@host/database
     """
     from dphead.fit.ledgers import note_ledger
     from dphead.privacy.ledger import Ledger, server
@@ -112,6 +118,9 @@ def _show(which: Any, as_json: bool) -> None:
 
     WHICH is a ledger file, a features file (for the ledger of its data set), or the URL
     of a team's server (default: DPHEAD_LEDGER).
+
+    \b
+    dphead ledger show train.h5
     """
     for book in _open(which):
         _spent(book, as_json)
@@ -233,6 +242,9 @@ def _verify(which: Any) -> None:
     WHICH is a ledger file, a features file (for the ledger of its data set), or the URL
     of a team's server (default: DPHEAD_LEDGER). Exit code 0: no damage. 1: damage,
     listed. 2: the file is unusable.
+
+    \b
+    dphead ledger verify train.h5
     """
     damaged = False
     for book in _open(which):

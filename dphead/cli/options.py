@@ -3,12 +3,12 @@
 Import nothing heavy here: `dphead COMMAND --help` loads this file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
-from dphead.cli import command
+from dphead.cli import command, values
 from dphead.cli.command import option_group
 
 # --- what a run guarantees ------------------------------------------------------------
@@ -49,6 +49,18 @@ _DRY_RUN = click.option(
     is_flag=True,
     help="Print the planned releases and the budget, and charge nothing.",
 )
+
+
+def sizes(what: str, required: bool = True) -> Callable[[Any], Any]:
+    """Return the option of three sizes. `what` completes its help."""
+    return click.option(
+        "--sizes",
+        required=required,
+        metavar="ROWS,FEATURES,CLASSES",
+        callback=values.separated(values.NATURAL, "ROWS,FEATURES,CLASSES", 3),
+        help=f"Numbers of rows, features and classes {what}",
+    )
+
 
 PUBLIC_ROWS = click.option(
     "--public-rows",

@@ -38,6 +38,9 @@ def report(
 
     The card depends only on report.json and about.toml, and has only public values. The
     command first recomputes the report's epsilon.
+
+    \b
+    dphead report run --card
     """
     from dphead.analysis.card.about import read_about
     from dphead.analysis.card.kept import ABOUT, rendered

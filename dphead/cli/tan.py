@@ -135,6 +135,9 @@ def _plan(
     Epsilon follows TAN at the required noise multipliers, 2 and above. Only training
     shows which number of steps is best. Simulate several on public images, and pass the
     results with --simulated.
+
+    \b
+    dphead tan plan --n-rows 50000 --epsilon 8 --delta 1e-5
     """
     from dphead.finetune.tan import decide, plans
 

@@ -53,8 +53,8 @@ def audited(
     """
     if int(np.prod(shape)) != facts.n_features:
         raise ValueError(
-            f"--n-features must be {int(np.prod(shape))}, the product of --shape, got "
-            f"{facts.n_features}. Correct one of the two."
+            f"--sizes must have {int(np.prod(shape))} features, the product of "
+            f"--shape, got {facts.n_features}. Correct one of the two."
         )
     s = settings.resolved(facts.n_rows)
     model = ModelSpec(**{f.name: getattr(s, f.name) for f in fields(ModelSpec)})

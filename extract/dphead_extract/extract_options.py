@@ -31,7 +31,7 @@ from dphead_extract.people import People
 from dphead_extract.shards import Shard
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import COLUMNS, Columns
-from dphead_extract.sources.holdout import Holdout
+from dphead_extract.sources.holdout import HOLDOUT, Holdout
 
 _speed = partial(Option, section="Speed and processes")
 
@@ -51,7 +51,7 @@ class ExtractOptions:
     split: Annotated[str | None, SPLIT] = "all"
     layout: Annotated[str | None, LAYOUT] = None
     columns: Annotated[Columns, COLUMNS] = field(default_factory=Columns)
-    holdout: Holdout = field(default_factory=Holdout)
+    holdout: Annotated[Holdout, HOLDOUT] = field(default_factory=Holdout)
     normalize: Annotated[
         RowNorm,
         Option(

@@ -36,7 +36,7 @@ from dphead_extract.sources.classes import (
     possible_splits,
 )
 from dphead_extract.sources.columns import COLUMNS, Columns
-from dphead_extract.sources.holdout import Holdout
+from dphead_extract.sources.holdout import HOLDOUT, Holdout
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
 
@@ -48,7 +48,7 @@ class ImportOptions:
     output: Annotated[Path, OUTPUT]
     columns: Annotated[Columns, COLUMNS] = field(default_factory=Columns)
     classes: Classes = field(default_factory=Classes)
-    holdout: Holdout = field(default_factory=Holdout)
+    holdout: Annotated[Holdout, HOLDOUT] = field(default_factory=Holdout)
     backbone: Annotated[
         str,
         Option(

@@ -58,7 +58,7 @@ def test_the_relation_and_the_accountant_change_epsilon():
 
 
 FC23 = {"preset": "fc23", "learning_rate": 1, "ridge": 1}
-METHOD = "--delta 1e-5 --epsilon 1 --n-rows 400 --n-features 6 --n-classes 3"
+METHOD = "--delta 1e-5 --epsilon 1 --sizes 400,6,3"
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_each_epsilon_of_a_preset_is_named_by_its_own_accountant():
         ),
         (
             "--delta 1e-5 --epsilon 1 --method dp-ls",
-            "--n-classes, --n-features, --n-rows",
+            "--sizes",
         ),
-        ("--delta 1e-5 --epsilon 1 --n-rows 50", "need --method"),
+        ("--delta 1e-5 --epsilon 1 --sizes 50,6,3", "need --method"),
         (METHOD + " --method dp-ls --gaussian 3", "cannot be combined with --gaussian"),
     ],
 )

@@ -9,7 +9,7 @@ from commands import (
     words,
 )
 
-SIZES = ("--n-rows", 32, "--n-features", 3, "--n-classes", 2)
+SIZES = ("--sizes", "32,3,2")
 
 
 def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
@@ -37,7 +37,7 @@ def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
 @pytest.mark.parametrize(
     "given, said",
     [
-        (("--n-rows", 10), "--n-features"),
+        (("--sizes", "10"), "ROWS,FEATURES,CLASSES"),
         ((*SIZES, "--confidence", 2), "from 0.51 to 0.999999"),
         # a method has no random allocation
         ((*SIZES, "--sampling", "allocation"), "--sampling"),

@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from commands import (
+    every_command,
     features_file,
     fitted,
     refusal,
@@ -80,3 +81,58 @@ def test_what_is_of_one_call_alone_is_not_written(tmp_path, monkeypatch):
     }
     again = ("--config", tmp_path / "run" / "run.toml", "-o", tmp_path / "again")
     assert confirmed in refusal("fit", *again)
+
+
+def test_the_help_of_all_commands_shows_at_most_230_options():
+    """Settings of a method that was not typed are left out."""
+    shown = {}
+    for words, command in every_command().items():
+        context = click.Context(command, info_name=words)
+        command.get_help(context)  # hides the settings of other methods
+        options = command.get_params(context)
+        shown[words] = sum(not getattr(o, "hidden", True) for o in options) - 1
+    assert sum(shown.values()) <= 230, shown
+
+
+def test_the_help_of_every_command_ends_with_an_example():
+    for words, command in every_command().items():
+        example = command.help.strip().split("\n\n")[-1]
+        assert f"dphead {words} " in example, words
+
+
+SAMPLES = {"SIZE": "2GB", "LOW,HIGH": "0,1", "A,B,C|N|@FILE": "3", "PARTS": "class"}
+SAMPLES |= {"NAME=VALUE": "batch_size=4", "ROLE=NAME,...": "label=dx"}
+SAMPLES |= {"I/N@HOST:PORT|auto": "auto"}
+
+
+def typed_of(option):
+    """Words that give an option."""
+    if option.is_flag:
+        return [option.opts[-1]]
+    numbers = {"shape": "3,4,4", "mean": "0.5", "std": "0.5"}
+    text = SAMPLES.get(option.metavar, numbers.get(option.name, "words"))
+    if isinstance(option.type, click.Choice):
+        text = option.type.choices[0]
+    elif option.type.name in ("integer", "float"):
+        text = "2" if option.type.name == "integer" else "0.5"
+    elif getattr(option.type, "_existing", ""):
+        text = "."
+    return [option.opts[-1], text]
+
+
+@pytest.mark.parametrize("words", ["fit", "finetune"])
+def test_every_declared_option_is_in_the_help_and_in_run_toml(words):
+    command = every_command()[words]
+    context = click.Context(command, info_name=words)
+    options = [o for o in command.get_params(context) if isinstance(o, click.Option)]
+    options = [o for o in options if o.name != "config" and "help" not in o.name]
+    declared = command.options()
+    assert {o.name for o in options if o.help} >= {
+        name for name, one in declared.items() if one.setting.help.strip()
+    } - {"features", "config"}
+    given = [word for option in options for word in typed_of(option)]
+    made = command.make_context(words, [".", *given])
+    left_out = {n for n, one in declared.items() if not getattr(one.setting, "kept", 1)}
+    kept = {max(o.opts, key=len)[2:] for o in options if o.name not in left_out}
+    written = tomllib.loads(made.params["config"])
+    assert set(written) == kept - {"verbose", "dry-run"} | {"features"}

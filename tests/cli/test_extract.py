@@ -172,7 +172,7 @@ def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
     typed += COLUMNS
     typed += ["--backbone", "scatternet", "--scatter-j", 1, "--image-size", 8]
     assert "Type --columns encoding=windows-1252" in refusal(*typed)
-    typed += [*WINDOWS, "--test-fraction", 0.3, "--by-group"]
+    typed += [*WINDOWS, "--test-fraction", "0.3:groups"]
     done = dphead(*typed)
     assert done.code == 0, done.err
     # the printed command is the one that `fit` takes
@@ -194,7 +194,7 @@ def test_a_clinics_folder_becomes_a_head_tested_on_other_patients(clinic):
     assert found["n"] == 60
     assert len(fitted("predict", "run", "photos", *csv).out.splitlines()) == 61
     assert "Drop --columns" in refusal("predict", "run", "f.h5", *csv)
-    again = dphead(*typed[:-3], "--test-fraction", 0.4)
+    again = dphead(*typed[:-2], "--test-fraction", 0.4)
     assert "holdout.fraction was 0.3, and is now 0.4" in refused(again)
 
 

@@ -339,7 +339,7 @@ def test_test_rows_are_whole_groups(tmp_path):
     arrays = {"label": np.arange(60) % 2, "mrn": np.arange(60) // 3}
     np.savez(tmp_path / "f.npz", features=np.ones((60, 2)), **arrays)
     arguments = ["features", "import", tmp_path / "f.npz", "-o", tmp_path / "f.h5"]
-    arguments += ["--by-group", "--test-fraction", 0.3, "--classes", 2]
+    arguments += ["--test-fraction", "0.3:groups", "--classes", 2]
     assert "needs a column of groups" in refused(dphead(*arguments))
     done = fitted(*arguments, "--columns", "group=mrn")
     assert "--split train --test-split test" in words(done.out)

@@ -94,7 +94,7 @@ def test_the_example_is_a_method_of_the_command_line(angles, tmp_path):
     assert report["guarantee"]["private"]
     assert report["test"]["accuracy"] > 0.8
     assert "angles" in dphead("fit", "--help").out
-    sizes = ("--n-rows", 3000, "--n-features", 12, "--n-classes", 3)
+    sizes = ("--sizes", "3000,12,3")
     budget = ("--delta", 1e-5, "--epsilon", 1, "--method", "angles")
     wrong = ("--set", "sharpness=-1")
     assert "class sums" in fitted("account", *budget, *sizes).out

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dphead_extract.declared import Range
 from dphead_extract.errors import ExtractError
 from dphead_extract.items import UNGROUPED
+from dphead_extract.numerals import typed_number
 from dphead_extract.options import image_option
 
 if TYPE_CHECKING:  # Pillow is not needed for embeddings
@@ -27,25 +27,36 @@ _KEY = b"dphead: test split of groups or images, version 1"
 
 @dataclass(frozen=True)
 class Holdout:
-    """Describe the test images that are set apart. Groups always stay whole."""
+    """Describe the test images that are set apart.
 
-    fraction: Annotated[
-        float,
-        image_option(
-            "Reserve this fraction of the images, such as 0.2, as the split `test`. "
-            "The other images form the split `train`. If the source has groups, whole "
-            "groups are reserved.",
-            Range("from 0 to 0.9", lambda v: 0 <= v <= 0.9),
-            flags=("--test-fraction",),
-        ),
-    ] = 0.0
-    by_group: Annotated[
-        bool, image_option("Refuse --test-fraction if the source has no groups.")
-    ] = False
+    Attributes
+    ----------
+    fraction : float
+        Expected fraction of groups (or images) in the split "test"; 0 for no split.
+    by_group : bool
+        Whether the source must have groups. Groups always stay whole.
+    """
 
-    def __post_init__(self) -> None:
-        if self.by_group and not self.fraction:
-            raise ExtractError("--by-group needs --test-fraction, such as 0.2.")
+    fraction: float = 0.0
+    by_group: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Holdout:
+        """Return what a text such as "0.2" or "0.2:groups" describes.
+
+        Raises ExtractError for another text.
+        """
+        number, _, by = text.partition(":")
+        try:
+            fraction = typed_number(number, float)
+        except ValueError:
+            fraction = -1.0
+        if not 0 <= fraction <= 0.9 or (by and (by != "groups" or not fraction)):
+            raise ExtractError(
+                "write a fraction from 0 to 0.9, such as 0.2 or 0.2:groups, got "
+                f"{text!r}."
+            )
+        return cls(fraction, bool(by))
 
     def record(self, grouped: bool, positions: bool) -> dict[str, dict[str, object]]:
         """Return the entry of the file's configuration; {} without a split.
@@ -74,8 +85,8 @@ class Holdout:
             return names
         if self.by_group and not grouped:
             raise ExtractError(
-                "--by-group needs a column of groups, such as patients. Type --columns "
-                "group=NAME."
+                "--test-fraction F:groups needs a column of groups, such as patients. "
+                "Type --columns group=NAME."
             )
         if names != ["all"]:
             raise ExtractError(
@@ -112,3 +123,13 @@ def _draw(text: str) -> float:
     data = text.encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(data, digest_size=8, key=_KEY).digest()
     return int.from_bytes(digest, "big") / 2**64
+
+
+HOLDOUT = image_option(
+    "Reserve this fraction of the images, such as 0.2, as the split `test`. The other "
+    "images form the split `train`. If the source has groups, whole groups are "
+    "reserved. 0.2:groups refuses a source without groups.",
+    flags=("--test-fraction",),
+    read=Holdout.parse,
+    metavar="F|F:groups",
+)

@@ -12,7 +12,7 @@ WRONG = {
     "resnet18 --normalize group": "as group:4",
     "resnet18 --shard 4/2": "0 <= I < K",
     "resnet18 --shard 1": "--shard",
-    "resnet18 --by-group": "needs --test-fraction",
+    "resnet18 --test-fraction 0:groups": "from 0 to 0.9",
 }
 WITHOUT_TORCH = """
 import sys
