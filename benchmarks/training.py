@@ -103,7 +103,7 @@ def train(job: Job, seed: int, images: Path | None) -> dict[str, Any]:
         out = Path(folder) / "run"
         command = arguments(job, str(train), str(out))
         command += ["--test", str(test), "--test-is", "public", "--ledger", ":memory:"]
-        command += ["--seed", str(seed), "--init-seed", str(seed)]
+        command += ["--seed", str(seed), "--set", f"init_seed={seed}"]
         if job.features != features.MAPS:
             command += ["--test-split", "test"]
         command.append("--i-know-this-is-not-private")

@@ -16,8 +16,8 @@ from dphead.cli.text import releases_table, section
 from dphead.privacy.rounding import rounded_down, rounded_up
 
 _SET = (
-    "Set another setting of the training, such as average=last. docs/settings.md lists "
-    "all."
+    "Set another setting of the training, such as weight_decay=0.1. docs/settings.md "
+    "lists all."
 )
 
 

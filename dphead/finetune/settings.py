@@ -52,7 +52,9 @@ _GROUPS = Setting(
     _DE22,
     option=True,
 )
-_STANDARDIZE = Setting("Standardize a Wide-ResNet's weights.", source=_DE22)
+_STANDARDIZE = Setting(
+    "Standardize a Wide-ResNet's weights.", source=_DE22, option=True
+)
 _INIT_SEED = Setting(
     "Public seed of the initial weights.",
     Range("a 64-bit number", lambda v: -(2**63) <= v < 2**63),
@@ -81,11 +83,15 @@ _RATE = Setting(
     option=True,
 )
 _AVERAGE = replace(
-    AVERAGE, help="Weights to return: the last, or the moving average.", source=_DE22
+    AVERAGE,
+    help="Weights to return: the last, or the moving average.",
+    source=_DE22,
+    option=True,
 )
 _OPTIMIZER = replace(OPTIMIZER, source=_DE22, option=True)
 _UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
 _DAMPENING = Setting("Dampening of SGD's momentum, as in PyTorch.", _UP_TO_ONE, OFF)
+_WEIGHT_DECAY = replace(WEIGHT_DECAY, option=False)
 _DECOUPLED = Setting("Decouple weight decay, as AdamW does.", source=OFF)
 _FROM_BUDGET = "None: set from the budget"
 _NOISE_MULTIPLIER = Setting(
@@ -224,7 +230,7 @@ class Step:
     normalize: Annotated[bool, NORMALIZE.default_from(_DE22)] = True
     average: Annotated[Literal["last", "ema"], _AVERAGE] = "ema"
     ema_decay: Annotated[float, EMA_DECAY] = 0.9999
-    weight_decay: Annotated[float, WEIGHT_DECAY] = 0.0
+    weight_decay: Annotated[float, _WEIGHT_DECAY] = 0.0
     decoupled: Annotated[bool, _DECOUPLED] = False
 
     def __post_init__(self) -> None:
