@@ -34,6 +34,17 @@ from dphead.fit.fit import (
     warn_of_duration,
 )
 from dphead.fit.ledgers import charged_elsewhere, open_ledger
+from dphead.fit.options import (
+    ALLOW_LARGE_DELTA,
+    DELTA,
+    EPSILON,
+    GROUP_CAP,
+    GROUP_MEAN,
+    NOMINAL_N,
+    PRESET,
+    PROTECT,
+    RELATION,
+)
 from dphead.fit.processes import software
 from dphead.fit.report import NOT_TESTED, uncounted
 from dphead.fit.run_folder import (
@@ -51,12 +62,10 @@ from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import Solver
-from dphead.solvers.settings import AT_LEAST_ONE, Range, Setting
+from dphead.solvers.settings import Range, Setting
 from dphead.sums.hosts import SumOfParts
 from dphead.sums.verified import VerifiedSum
 
-_BUDGET = Range("positive (inf: not private)", lambda v: v > 0)
-_BELOW_ONE = Range("in (0, 1)", lambda v: 0 < v < 1)
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
 # Python types of classes by the kind of their dtype; others are strings
 _KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
@@ -133,15 +142,14 @@ class PrivateEstimator(BaseEstimator):
 
     __signature__: ClassVar[Any] = _PlainSignature()
 
-    epsilon: Annotated[float, Setting("Budget of a fit.", _BUDGET)] = 1.0
-    delta: Annotated[float | None, Setting("None: the preset's.", _BELOW_ONE)] = None
-    relation: Annotated[
-        Literal["zero_out", "add_remove", "replace_one"],
-        Setting("The neighboring relation."),
-    ] = "zero_out"
-    nominal_n: Annotated[int | None, Setting("Replaces n.", AT_LEAST_ONE)] = None
+    epsilon: Annotated[float, EPSILON] = 1.0
+    delta: Annotated[float | None, DELTA] = None
+    relation: Annotated[Literal["zero_out", "add_remove", "replace_one"], RELATION] = (
+        "zero_out"
+    )
+    nominal_n: Annotated[int | None, NOMINAL_N] = None
     ledger: Annotated[str | Path | Ledger | None, Setting("Its place.", _PLACE)] = None
-    allow_large_delta: Annotated[bool, Setting("Accept delta >= 1/n.")] = False
+    allow_large_delta: Annotated[bool, ALLOW_LARGE_DELTA] = False
     random_state: Annotated[int | None, Setting("Seed of the noise, for tests.")] = None
 
     @property
@@ -351,8 +359,8 @@ class HeadEstimator(PrivateEstimator):
         The head, with its transform and weights.
     """
 
-    group_cap: Annotated[int | None, Setting("Rows of a group.", AT_LEAST_ONE)] = None
-    group_mean: Annotated[bool, Setting("Whether the means of groups count.")] = False
+    group_cap: Annotated[int | None, GROUP_CAP] = None
+    group_mean: Annotated[bool, GROUP_MEAN] = False
     backend: Annotated[Backend, Setting("Computes sums and weights.")] = "auto"
 
     def _plan_head(
@@ -414,10 +422,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     """
 
     classes: Sequence[Any] | np.ndarray | None = None
-    protect: Annotated[
-        Literal["image"] | None, Setting("Confirm the unit of privacy.")
-    ] = None
-    preset: Annotated[str | None, Setting("A paper's settings.")] = None
+    protect: Annotated[Literal["image"] | None, PROTECT] = None
+    preset: Annotated[str | None, PRESET] = None
     accountant: Annotated[str, Setting("Calibrates the noise.")] = "auto"
 
     def _keep_run(self, result: FitResult[Any], about: About) -> None:
