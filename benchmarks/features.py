@@ -128,7 +128,8 @@ def small_images(folder: Path | None) -> Path:
     if not path.exists():
         parts = []
         for split in SPLITS:
-            source = open_source(images("cifar10", folder), Classes.parse("10"), split)
+            ten = Classes([str(i) for i in range(10)])
+            source = open_source(images("cifar10", folder), ten, split)
             found, _ = load_images(source, SMALL_SIDE)
             kept = SMALL_ROWS if split == "train" else len(found.y)
             x = found.x[:kept].transpose(0, 2, 3, 1)

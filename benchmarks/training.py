@@ -63,12 +63,12 @@ def facts_of(job: Job) -> ProblemInfo:
 def parsed(arguments: list[str]) -> FinetuneOptions:
     """Return the options of a command, as `dphead finetune` reads them."""
     from dphead.cli import cli
-    from dphead.cli.finetune import _options, finetune
+    from dphead.cli.finetune import finetune, options_of_training
 
     parent = click.Context(cli, **cli.context_settings)
     typed = [".", *arguments[3:]]  # the source must exist
     with finetune.make_context("finetune", typed, parent) as context:
-        return _options(context.params | {"processes": None})
+        return options_of_training(context.params | {"processes": None})
 
 
 def planned(job: Job, calibrate: bool = True) -> None:

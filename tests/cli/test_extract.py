@@ -2,6 +2,7 @@
 
 import json
 
+import click
 import numpy as np
 import pytest
 from commands import charges, dphead, fitted, refusal, refused, report_of, words
@@ -32,8 +33,9 @@ def images(tmp_path):
 
 def test_each_option_of_fixed_filters_is_one_of_a_family():
     """Another name would be dropped without a word."""
-    _, *options = extract.params
-    names = {o.name for o in options if o.heading == "Fixed filters"}
+    options = extract.get_params(click.Context(extract))
+    sections = {o.name: getattr(o, "heading", "") for o in options}
+    names = {name for name, section in sections.items() if section == "Fixed filters"}
     assert names == settings_of_families().keys() | {"colors"}
 
 

@@ -132,7 +132,7 @@ def test_a_name_that_is_taken_is_refused_and_others_are_not(installed):
         make_method("dp-fc", FACTS, {})
     assert make_method("dp-ls", FACTS, {}).source == "dphead's defaults"
     assert registry.method_names() == list(registry.OURS)
-    assert "--gram-share" in fitted("fit", "--help").out
+    assert "--gram-share" in fitted("fit", "--method", "dp-ls", "--help").out
     assert "gram_share" in settable("dp-fc")
 
 

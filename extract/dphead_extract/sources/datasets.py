@@ -224,7 +224,7 @@ def _agreed(classes: Classes, said: list[str] | None) -> Classes:
     if said is None:
         return classes
     if classes.folder_names_public:
-        return replace(classes, names=said)
+        return replace(classes, names=said, folder_names_public=False)
     digits = [str(i) for i in range(len(said))]
     if classes.names not in (None, said, digits):
         raise ExtractError(
