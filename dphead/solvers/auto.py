@@ -212,7 +212,7 @@ class Auto:
         if found and not self.prior and descent.centering.norm:
             value, sd = first.margin(head, descent.learning_rate, descent.clip_norm)
             margin = value / found.kept, sd / found.kept
-        return temperature(facts.n_classes, found, margin)
+        return temperature(facts, found, margin)
 
     def _preconditioned(self, facts: ProblemInfo) -> bool:
         """Return whether this fit uses DP-FC: no noise, few features, no overrides."""

@@ -12,15 +12,20 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from dphead.solvers.base import ProblemInfo
 from dphead.solvers.expectation import Expectation
 from dphead.solvers.head import LinearHead, center_classes, join_intercept
 
-# Typical temperature of two classes, power of the number of classes over two, and
-# standard deviation of log T. Fitted to the best temperatures of 56 fits on 14 sets;
+# Typical temperature: noise moves scores by _NOISE logits (MOVE_LOGITS, and longer
+# steps), and clipping adds a part that grows with r = rows of a class · μ / √features,
+# as _SIGNAL · r^_POWER. _LIKELY_SD is the standard deviation of its log.
 # results/calibration, "The rule".
-_LIKELY, _POWER_OF_CLASSES, _LIKELY_SD = 1.4, -0.17, 0.4
+_NOISE, _SIGNAL, _POWER, _LIKELY_SD = 1.2, 0.55, 0.25, 0.2
+_LIKELY_KAPPA = 2.0  # without a released accuracy; chosen
 # standard deviation of log T, given the exact accuracy and margin; the same fits
 _MODEL_SD = 0.1
+# Relative error of the noise's part of the margin: the loss pulls noise back; chosen.
+_BIAS_SD = 0.08
 # Accuracies are kept this far from chance and from 1, where kappa is 0 or infinite;
 # chosen
 _ABOVE_CHANCE, _BELOW_ONE = 0.02, 5e-4
@@ -78,17 +83,16 @@ class FirstGradient:
         rate = learning_rate * factor
         weights = center_classes(join_intercept(head))
         entries = weights.size * (1 - 1 / m)
-        value = -float((weights * gradient).sum()) - rate * entries * sd**2
-        noise = math.hypot(
-            sd * float(np.linalg.norm(weights)), rate * sd**2 * math.sqrt(2 * entries)
-        )
+        bias = rate * entries * sd**2
+        value = -float((weights * gradient).sum()) - bias
+        noise = math.hypot(sd * float(np.linalg.norm(weights)), _BIAS_SD * bias)
         length = math.hypot(1.0, head.transform.append) * math.sqrt(1 - 1 / m)
         unit = max(clip_norm, length) * m / (m - 1)
         return unit * value, unit * noise
 
 
 def temperature(
-    n_classes: int,
+    facts: ProblemInfo,
     expected: Expectation | None,
     margin: tuple[float, float] | None,
 ) -> float:
@@ -96,8 +100,8 @@ def temperature(
 
     Parameters
     ----------
-    n_classes : int
-        Number of classes.
+    facts : ProblemInfo
+        Public sizes and budget.
     expected : Expectation, optional
         Accuracy on new rows, from released counts.
     margin : tuple of float, optional
@@ -113,22 +117,25 @@ def temperature(
     In the model, scores are normal with one variance s², and the score of a row's class
     is higher by δ on average. Bayes' rule then gives the temperature s²/δ. The accuracy
     depends on κ = δ/s alone, and δ is the mean margin, so T = δ/κ². The result is the
-    mean of log T, given this estimate, its error, and typical temperatures.
+    mean of log T over the likely values of κ, given the margin, its error, and the
+    typical temperature of such a fit.
     """
-    likely = math.log(_LIKELY * (n_classes / 2) ** _POWER_OF_CLASSES)
-    if expected is None or margin is None:
-        return round(math.exp(likely), 2)
-    accuracies = np.clip(
-        expected.accuracy + expected.sd * _NODES,
-        1 / n_classes + _ABOVE_CHANCE,
-        1 - _BELOW_ONE,
-    )
-    log_kappa = np.log(np.interp(accuracies, _accuracies(n_classes), _KAPPAS))
-    value, sd = max(margin[0], margin[1]), margin[1]  # noise can make it negative
-    found = math.log(value) - 2 * float(log_kappa.mean())
-    variance = _MODEL_SD**2 + (sd / value) ** 2 + 4 * float(log_kappa.var())
-    trust = _LIKELY_SD**2 / (_LIKELY_SD**2 + variance)
-    return round(math.exp(likely + trust * (found - likely)), 2)
+    kappas = np.array([_LIKELY_KAPPA])
+    if expected is not None:
+        least, most = 1 / facts.n_classes + _ABOVE_CHANCE, 1 - _BELOW_ONE
+        likely = np.clip(expected.accuracy + expected.sd * _NODES, least, most)
+        kappas = np.interp(likely, _accuracies(facts.n_classes), _KAPPAS)
+    strength = facts.n_rows / facts.n_classes * facts.mu / math.sqrt(facts.n_features)
+    typical = np.log(np.hypot(_NOISE / kappas, _SIGNAL * strength**_POWER))
+    if margin is None:
+        return round(math.exp(float(typical.mean())), 2)
+    value = max(margin)  # noise can make a margin small or negative
+    found = math.log(value) - 2 * np.log(kappas)
+    variance = _MODEL_SD**2 + (margin[1] / value) ** 2
+    both = _LIKELY_SD**2 + variance
+    logs = typical + (found - typical) * _LIKELY_SD**2 / both
+    weight = np.exp(-((found - typical) ** 2) / (2 * both))
+    return round(math.exp(float((weight * logs).sum() / weight.sum())), 2)
 
 
 def _accuracies(n_classes: int) -> np.ndarray:

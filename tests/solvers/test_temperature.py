@@ -35,29 +35,37 @@ def found(monkeypatch):
 @pytest.mark.parametrize("m", [2, 10])
 @pytest.mark.parametrize("scale", [0.6, 1.8])
 def test_normal_scores_get_the_temperature_of_bayes_rule(m, scale):
-    """By 10 %: typical temperatures have a weight of 6 %."""
+    """By 25 %: the typical temperature has a weight of 1/5, and is off by 2 here."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, m, 20_000)
     gap, sd = 2.0, 1.0  # log-odds are gap / sd² times differences of scores
     scores = scale * gap * (rng.normal(size=(len(y), m)) * sd + gap * np.eye(m)[y])
     right = float((scores.argmax(axis=1) == y).mean())
     margin = scale * gap * gap
-    one = temperature(m, Expectation(right, 1e-3), (margin, 0.01))
-    assert one == pytest.approx(scale * sd**2, rel=0.1)
+    facts = ProblemInfo(2000, 100, m, mu=0.3)
+    one = temperature(facts, Expectation(right, 1e-3), (margin, 0.01))
+    assert one == pytest.approx(scale * sd**2, rel=0.25)
 
 
-def test_without_a_count_or_a_margin_the_temperature_is_public():
-    known = Expectation(0.8, 0.01)
-    for given in ((None, (3.0, 0.1)), (known, None)):
-        assert [temperature(m, *given) for m in (2, 100)] == [1.4, 0.72]
+FACTS = ProblemInfo(400, 100, 2, mu=0.3)
+
+
+def test_without_a_count_and_a_margin_the_temperature_is_public():
+    """Of noise alone for few rows, and higher for many."""
+    few, many = (ProblemInfo(n, 100, 2, mu=0.3) for n in (2, 100_000))
+    assert temperature(few, None, None) == pytest.approx(0.65, abs=0.05)
+    assert temperature(many, None, None) > 2
 
 
 def test_a_margin_or_an_accuracy_of_noise_alone_stays_near_the_typical_temperature():
+    known = Expectation(0.8, 0.01)
+    typical = temperature(FACTS, known, None)
     for margin in (-50.0, 0.0, 3.0):
-        noisy = temperature(2, Expectation(0.8, 0.01), (margin, 200.0))
-        assert 0.7 < noisy < 2.8
+        noisy = temperature(FACTS, known, (margin, 200.0))
+        assert noisy == pytest.approx(typical, rel=0.2)
     for accuracy in (-1.0, 0.5, 1.7):
-        assert 0.7 < temperature(2, Expectation(accuracy, 3.0), (3.0, 0.1)) < 2.8
+        noisy = temperature(FACTS, Expectation(accuracy, 3.0), (3.0, 0.1))
+        assert 0.5 < noisy < 3.0
 
 
 def test_the_margin_of_released_gradients_is_that_of_the_rows(found):
