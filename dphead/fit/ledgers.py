@@ -115,19 +115,30 @@ def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
     ------
     LedgerError
         If the file's people were not recorded in the index of people, or if its ledger
-        is not the ledger of the id system. No private value decides this.
+        is not the ledger of the id system. No value of a row but its group decides
+        this, for the data holder alone.
     """
     counted = counted_in(file.dataset_id)
     declared = file.people or _declared_in(counted)
-    if declared is None or file.group is None:
+    if file.group is None:
         return declared
+    if declared is None:
+        # as by the import of another file with its id
+        if has_home() and len(people_index().images(file.dataset_id)):
+            raise LedgerError(
+                f"Data set {file.dataset_id} belongs to a declared id system, which "
+                f"{file.path} does not name. Type `dphead ledger people NAME "
+                f"{file.path}` with the name of the system, and --new-people if that "
+                "was declared."
+            )
+        return None
     people = People(people_index(), declared["system"])
     # the data set was not merged later
     if declared["new"] and people.shared_id != counted:
         people = replace(people, new=True)
     same = people.shared_id in (None, counted)
     rows = rows_name(file.salt, file.config)
-    if not same or not people.recorded(file.dataset_id, rows):
+    if not same or not people.recorded(file.dataset_id, rows, file.group):
         new = " --new-people" if people.new else ""
         raise LedgerError(
             f"The people in {file.path} are not recorded here, so dphead cannot tell "
@@ -139,17 +150,11 @@ def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
 
 
 def _declared_in(dataset_id: str) -> dict[str, Any] | None:
-    """Return the id system that a data set's ledger declares, or None."""
-    if not has_home():
-        return None
-    try:
-        with closing(read_ledger(None, dataset_id)) as book:
-            text = book.meta(PEOPLE)
-    except HeldLedger:
-        raise
-    # this ledger takes no charge, and raises when it is opened for one
-    except LedgerError:
-        return None
+    """Return the id system that a data set's ledgers declare, or None.
+
+    A team's server can be set after the ledger in DPHEAD_HOME got the declaration.
+    """
+    text = _noted_in(dataset_id, PEOPLE) if has_home() else None
     return None if text is None else json.loads(text)
 
 

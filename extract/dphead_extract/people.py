@@ -7,6 +7,7 @@ in the data sets of one ledger, and `People.record` keeps it so.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -223,20 +224,20 @@ class People:
         if self.index is None or self.system is None:
             return
         assert groups is not None
-        marks = [self._mark("system", self.system), self._mark("rows", rows)]
+        marks = [self._mark("system", self.system), self._rows_mark(rows, groups)]
         found = np.concatenate([np.array(marks, np.uint64), self._digests(groups)])
         self.check(dataset_id, groups, joining)
         self.index.extend(dataset_id, found)
 
-    def recorded(self, dataset_id: str, rows: str) -> bool:
+    def recorded(self, dataset_id: str, rows: str, groups: np.ndarray) -> bool:
         """Return whether the people of a features file were recorded here.
 
-        Their data set has the ledger that its declaration says. No private value
-        affects the result.
+        Their data set has the ledger that its declaration says. Files of the same rows
+        can have other groups, so the groups count too, and nothing else of the rows.
         """
         if self.index is None or self.system is None:
             return True
-        if self._mark("rows", rows) not in self.index.images(dataset_id):
+        if self._rows_mark(rows, groups) not in self.index.images(dataset_id):
             return False
         return self.new == (self._ledger_of(dataset_id) != self._system_id())
 
@@ -269,6 +270,10 @@ class People:
             [self._mark("person", f"{self.system} {person}") for person in people],
             np.uint64,
         )
+
+    def _rows_mark(self, rows: str, groups: np.ndarray) -> int:
+        found = hashlib.sha256(np.unique(groups).astype("<i8").tobytes()).hexdigest()
+        return self._mark("rows", f"{self.system} {rows} {found}")
 
     def _mark(self, kind: str, text: str) -> int:
         assert self.index is not None

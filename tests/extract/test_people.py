@@ -85,8 +85,18 @@ def test_people_of_a_shared_ledger_may_be_in_many_of_its_data_sets(index):
     clinic = People(index, "clinic")
     kept(clinic, shared(clinic), "1", "2")
     kept(clinic, shared(clinic), "2", "3", salt="6" * 32)
-    assert clinic.recorded(shared(clinic), "6" * 32)
-    assert not clinic.recorded(shared(clinic), "7" * 32)
+    assert clinic.recorded(shared(clinic), "6" * 32, ids("3", "2"))
+    assert not clinic.recorded(shared(clinic), "7" * 32, ids("2", "3"))
+
+
+def test_a_file_of_the_same_rows_with_other_groups_is_not_recorded(index):
+    """It has the salt of the first file."""
+    clinic = People(index, "clinic")
+    kept(clinic, shared(clinic), "study-1", "study-2")
+    assert not clinic.recorded(shared(clinic), SALT, ids("P-1", "P-2"))
+    kept(clinic, shared(clinic), "P-1", "P-2")
+    for groups in (ids("P-1", "P-2"), ids("study-1", "study-2")):
+        assert clinic.recorded(shared(clinic), SALT, groups)
 
 
 def test_a_data_set_with_a_ledger_of_its_own_is_merged_first(index):
@@ -104,7 +114,8 @@ def test_a_data_set_with_a_ledger_of_its_own_is_merged_first(index):
     kept(clinic, A, "2")
     with pytest.raises(ExtractError, match="1 of 1 people"):
         new.check(B, ids("2"))
-    assert clinic.recorded(A, SALT) and not new.recorded(A, SALT)
+    assert clinic.recorded(A, SALT, ids("2"))
+    assert not new.recorded(A, SALT, ids("2"))
 
 
 def test_a_data_set_of_an_id_system_is_declared_each_time(index):

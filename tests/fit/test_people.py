@@ -401,6 +401,41 @@ def test_each_file_of_a_declared_data_set_has_its_people_recorded(tmp_path, clin
     assert fits_of(one) == 1
 
 
+def test_an_import_declares_all_files_of_its_data_set(tmp_path, clinic):
+    old = made(tmp_path, "old", 0)
+    named = ("--dataset-id", id_of(old), "--people", clinic, "--new-people")
+    made(tmp_path, "more", 60, *named)
+    command = ("fit", old, "-o", tmp_path / "run", *FIT)
+    assert f"dphead ledger people NAME {old}" in words(refusal(*command))
+    fitted("ledger", "people", clinic, old, "--new-people")
+    assert "60 of 60" in refusal(*year(tmp_path, "c", 0)[1], *named[2:])
+    fitted(*command)
+    assert report_of(tmp_path / "run")["data"]["people"]["new"]
+
+
+def test_a_declaration_of_a_home_holds_on_a_server_that_is_set_later(
+    tmp_path, clinic, monkeypatch, team
+):
+    """Another member declared the same data set, and charged the team's ledger."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    fitted("ledger", "people", clinic, one)
+    own = ledger_home()
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
+    on_server(team, monkeypatch)
+    fitted("ledger", "people", clinic, one)
+    charged_in = open_ledger(None, counted_in(id_of(one)))
+    fix_budget(charged_in, 2.0, 1e-3)
+    reserve(specs(1, 8.0, group_cap=2), charged_in)
+    monkeypatch.setenv("DPHEAD_HOME", str(own))
+    on_server(team, monkeypatch)
+    with pytest.raises(LedgerError, match="not recorded here"):
+        people_of(one)
+    fitted("ledger", "people", clinic, one)
+    assert people_of(one) == {"system": clinic, "new": False}
+    assert counted_in(id_of(one)) == charged_in.dataset_id
+
+
 def test_people_of_a_shard_of_another_home_are_recorded_where_it_is_joined(
     tmp_path, clinic, monkeypatch
 ):
@@ -496,9 +531,7 @@ def test_an_import_that_dies_after_its_people_are_recorded_is_resumed(
         with pytest.raises(ZeroDivisionError):
             dphead(*command)
     fitted(*command)
-    assert People(people_index(), clinic, True).recorded(
-        id_of(output), open_features(output).salt
-    )
+    assert people_of(output) == {"system": clinic, "new": True}
 
 
 def test_a_plain_file_names_no_system(tmp_path):
