@@ -68,12 +68,22 @@ def counted_in(dataset_id: str) -> str:
     `dphead ledger people` merges ledgers of one id system. The ledger of the data set,
     in DPHEAD_HOME or on the team's server, then names the other data set.
     """
+    return merged_into(dataset_id)[-1]
+
+
+def merged_into(dataset_id: str) -> list[str]:
+    """Return a data set, and those that its ledger was merged into, one by one."""
     found = [dataset_id]
     if not has_home():
-        return dataset_id
+        return found
     while (into := _merged_into(found[-1])) is not None and into not in found:
         found.append(into)
-    return found[-1]
+    return found
+
+
+def counted_by(dataset_id: str) -> list[str]:
+    """Return the data sets that were merged into the known ledgers of a data set."""
+    return [one for path in known_ledgers(dataset_id) for one in _held_by(path)[2]]
 
 
 def _merged_into(dataset_id: str) -> str | None:

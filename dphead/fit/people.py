@@ -11,12 +11,13 @@ from dphead_extract.people import People, rows_name
 
 from dphead.fit.ledgers import (
     PEOPLE,
-    counted_in,
+    counted_by,
     counts_where_it_moved,
     holding,
     image_index,
     known_ledgers,
     ledger_name,
+    merged_into,
     open_ledger,
     people_index,
 )
@@ -72,16 +73,14 @@ def declare_people(
     people = People(people_index(), system, new)
     counts = people.shared_id or dataset_id
     joining = () if new else (dataset_id, counts)
-    # also a ledger that it was merged into, as in a home before its team had a server
-    merging = set() if new else {counted_in(dataset_id), dataset_id} - {counts}
+    merging = [] if new else _merging(dataset_id, counts)
     # hold the lock to the end, so that a second command finds this one's result
     with people.held(), ExitStack() as opened:
         people.check(dataset_id, groups, joining)
         book = open_ledger(None, counts)
         with holding(book):
             merged: list[list[Ledger]] = []
-            # merge the data set's own ledger last
-            for one in sorted(merging, key=dataset_id.__eq__):
+            for one in merging:
                 found = [
                     opened.enter_context(closing(ledger))
                     for ledger in _ledgers_of(one, book)
@@ -97,6 +96,20 @@ def declare_people(
             images.add(counts, images.images(dataset_id))
             people.join(dataset_id)
     return book, [ledger.path for ledgers in merged for ledger in ledgers]
+
+
+def _merging(dataset_id: str, counts: str) -> list[str]:
+    """Return the data sets whose ledgers are merged into that of `counts`, in order.
+
+    In a home before its team had a server, the data set's ledger was merged into
+    another one. Other members have no file that tells which data sets that ledger
+    counts, so each of them is merged by name. The given data set is last.
+    """
+    own = merged_into(dataset_id)[::-1]
+    counted = [two for one in own if one != counts for two in counted_by(one)]
+    # a ledger before those that it counts: their fits are in it
+    found = dict.fromkeys(one for one in (*own, *counted) if one != counts)
+    return sorted(found, key=dataset_id.__eq__)
 
 
 def record_joined(path: Path) -> None:

@@ -325,6 +325,26 @@ def test_a_merged_ledger_of_a_home_is_merged_on_a_teams_server(
     assert people_of(one) == {"system": clinic, "new": False}
 
 
+def test_other_members_learn_which_data_sets_a_merged_home_counts(
+    tmp_path, clinic, monkeypatch, team
+):
+    """The files that tell it are in the home of the member who merged them."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one, two = (made(tmp_path, str(first), first) for first in (0, 60))
+    charged(two)
+    fitted("ledger", "people", clinic, one, two)
+    on_server(team, monkeypatch)
+    fitted("ledger", "people", clinic, one)
+    counts = counted_in(id_of(one))
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
+    on_server(team, monkeypatch)
+    assert counted_in(id_of(two)) == counts and fits_of(two) == 1
+    with pytest.raises(LedgerError, match="not recorded here"):
+        people_of(two)
+    fitted("ledger", "people", clinic, two)
+    assert people_of(two) == {"system": clinic, "new": False} and fits_of(two) == 1
+
+
 def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
     """A data set's empty ledger is merged, and its other ledger, with fits, is not."""
     one = made(tmp_path, "one", 0, "--people", clinic)

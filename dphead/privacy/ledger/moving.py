@@ -226,8 +226,11 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
         }
     theirs = select(SEALS.c.digest).order_by(SEALS.c.id)
     # The last seal of a moved source is the seal of the move.
-    digests = source.query(theirs)[: -1 if source.meta(MOVED) else None]
-    return bool(digests) and target.query(theirs)[: len(digests)] == digests
+    moved = source.meta(MOVED) is not None
+    digests = source.query(theirs)[: -1 if moved else None]
+    if not digests:
+        return moved  # it had no charge and no budget
+    return target.query(theirs)[: len(digests)] == digests
 
 
 def copy_rows(table: Table, source: Ledger, target: Ledger) -> None:

@@ -7,7 +7,7 @@ from core import reserve
 from ledgers import DELTA, specs
 
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.ledger.moving import merge
+from dphead.privacy.ledger.moving import holds_all, merge, move
 from dphead.privacy.ledger.store import MOVED
 
 
@@ -33,6 +33,15 @@ def test_the_budget_after_a_merge_is_within_both(books):
         reserve(refused, target)
     reserve(specs(1, 40.0), target)
     assert target.count_fits() == 3
+
+
+def test_a_moved_ledger_without_charges_is_held_where_it_went(tmp_path):
+    """Else `dphead ledger people` finds a ledger that moved to another place."""
+    source, target = (Ledger(tmp_path / f"{name}.sqlite", "a") for name in "st")
+    assert not holds_all(source, target)
+    move(source, target)
+    reserve(specs(1, 8.0), target)
+    assert holds_all(source, target)
 
 
 def test_a_budget_that_the_sum_breaks_stays_broken(books):
