@@ -273,8 +273,14 @@ def _features(
         default=3,
         help="Number of most likely classes to list for each image.",
     ),
+    click.option(
+        "--csv-dialect",
+        type=click.Choice(["plain", "excel"]),
+        default="plain",
+        help="excel: CSV that Excel opens in the language of this machine.",
+    ),
 )
-def predict(output: Path | None, top: int, **given: Any) -> None:
+def predict(output: Path | None, top: int, csv_dialect: str, **given: Any) -> None:
     """Write the most likely classes and their probabilities for each row of SOURCE.
 
     SOURCE is a features file, images in any form `extract` reads, or one image file.
@@ -297,9 +303,14 @@ def predict(output: Path | None, top: int, **given: Any) -> None:
     )
 
     kind = format_of(output)
+    if csv_dialect == "excel" and kind != "csv":
+        raise click.UsageError(
+            f"--csv-dialect needs a CSV file, got {output}. Use the ending .csv."
+        )
     with shown("reading rows") as progress:
         found, classes, names = _predicted(asked, progress)
-    write_predictions(prediction_rows(found, classes, names, top), output, kind)
+    rows = prediction_rows(found, classes, names, top)
+    write_predictions(rows, output, kind, csv_dialect == "excel")
     if output is not None:
         say("Wrote", f"{output}: {len(found):,} rows")
     if none := int((~classified(found)).sum()):

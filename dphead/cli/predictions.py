@@ -4,6 +4,7 @@ The table has rows, names and the k most likely classes.
 """
 
 import json
+import locale
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,13 @@ def prediction_rows(
 
 
 def write_predictions(
-    rows: list[dict[str, Any]], output: Path | None, kind: str
+    rows: list[dict[str, Any]], output: Path | None, kind: str, excel: bool = False
 ) -> None:
-    """Write the rows to a file, or to standard output."""
+    """Write the rows to a file, or to standard output.
+
+    With `excel`, CSV has a byte order mark, and the decimal sign and the separator of
+    this machine's locale, as Excel expects them.
+    """
     if output is not None and kind == "parquet":
         import pyarrow
         from pyarrow import parquet
@@ -80,20 +85,35 @@ def write_predictions(
         return
     if output is None and kind == "csv" and sys.stdout.isatty():
         rows = [_on_screen(row) for row in rows]
-    text = json.dumps(rows, indent=1) + "\n" if kind == "json" else _csv(rows)
+    text = json.dumps(rows, indent=1) + "\n" if kind == "json" else _csv(rows, excel)
     if output is None:
         sys.stdout.write(text)
     else:
         write_text(output, text, typed=True)
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def _csv(rows: list[dict[str, Any]], excel: bool) -> str:
     columns = list(rows[0]) if rows else ["row", "class", "probability"]
+    sign = decimal_sign() if excel else "."
     cells = (
-        [f"{v:.4f}" if isinstance(v, float) else v for v in row.values()]
-        for row in rows
+        [f"{v:.4f}".replace(".", sign) if isinstance(v, float) else v for v in row]
+        for row in (row.values() for row in rows)
     )
-    return write_csv([columns, *cells])
+    # where a comma is the decimal sign, Excel separates cells by semicolons
+    text = write_csv([columns, *cells], ";" if sign == "," else ",")
+    return f"\ufeff{text}" if excel else text
+
+
+def decimal_sign() -> str:
+    """Return the decimal sign of this machine's locale, "." if it is unknown."""
+    before = locale.setlocale(locale.LC_NUMERIC)
+    try:
+        locale.setlocale(locale.LC_NUMERIC, "")
+        return str(locale.localeconv()["decimal_point"])
+    except locale.Error:
+        return "."
+    finally:
+        locale.setlocale(locale.LC_NUMERIC, before)
 
 
 def _on_screen(row: dict[str, Any]) -> dict[str, Any]:

@@ -43,14 +43,16 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def write_csv(rows: Iterable[Sequence[Any]]) -> str:
+def write_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
     """Return rows of cells as CSV that a spreadsheet may open.
 
     A text gets an apostrophe before each `=`, `+`, `-` or `@` that would begin a
     formula. Numbers stay numbers.
     """
     stream = io.StringIO(newline="")
-    table = csv.writer(stream)  # csv quotes a \r only if it sets the line end itself
+    table = csv.writer(
+        stream, delimiter=delimiter
+    )  # csv quotes a \r only if it sets the line end itself
     lines = []
     for row in rows:
         table.writerow([_BARE.sub(r"\1'", c) if _is_text(c) else c for c in row])

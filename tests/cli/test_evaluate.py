@@ -1,6 +1,8 @@
 """`dphead evaluate` and `dphead predict`."""
 
+import csv
 import json
+import locale
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from dphead_extract.features.format import write_features
 from pyarrow import parquet
 
 from dphead.analysis.metrics import probabilities
+from dphead.cli import predictions
 from dphead.fit.head_file import open_head
 
 
@@ -192,3 +195,35 @@ def test_attested_embeddings_pass_the_check(tmp_path):
         assert ("--not-fitted-on-these-rows" in done.out) == (not attest)
         card = (run / "report.html").read_text()
         assert ("The data holder attests" in card) == bool(attest)
+
+
+@pytest.mark.parametrize("sign, separator", [(".", ","), (",", ";")])
+def test_predictions_for_excel_follow_the_decimal_sign(
+    made, tmp_path, monkeypatch, sign, separator
+):
+    run, test = made
+    plain, excel = tmp_path / "plain.csv", tmp_path / "excel.csv"
+    fitted("predict", run, test, "-o", plain)
+    monkeypatch.setattr(predictions, "decimal_sign", lambda: sign)
+    fitted("predict", run, test, "-o", excel, "--csv-dialect", "excel")
+    text = excel.read_bytes()
+    assert text.startswith(b"\xef\xbb\xbf")
+    found = csv.reader(text.decode("utf-8-sig").splitlines(), delimiter=separator)
+    expected = list(csv.reader(plain.read_text().splitlines()))
+    assert list(found) == [[c.replace(".", sign) for c in row] for row in expected]
+    done = dphead(
+        "predict", run, test, "-o", tmp_path / "a.json", "--csv-dialect=excel"
+    )
+    assert "needs a CSV file" in refusal_of(done)
+
+
+def refusal_of(done):
+    """What a command that was refused prints, on one line."""
+    assert done.code == 2
+    return " ".join(done.err.split())
+
+
+def test_the_decimal_sign_leaves_the_locale_of_the_process():
+    before = locale.setlocale(locale.LC_NUMERIC)
+    assert predictions.decimal_sign() in {".", ","}
+    assert locale.setlocale(locale.LC_NUMERIC) == before
