@@ -316,6 +316,7 @@ def fit_rows(
     summer: VerifiedSum | None = None,
     progress: Progress | None = None,
     not_private: bool = False,
+    backend: str = "numpy",
 ) -> FitResult[_T]:
     """Fit rows that are in memory, charged to `ledger`, or to a ledger of its own.
 
@@ -331,8 +332,9 @@ def fit_rows(
         about=about,
         sizes=RowSizes.of(rows),
         rows=lambda: rows,
-        summer=summer or array_sum(plan),
+        summer=summer or array_sum(plan, backend),
         noise=noise or NoiseSource(),
+        backend=backend,
     )
     book = ledger or Ledger()
     return fit.carry_out(
