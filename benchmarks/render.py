@@ -7,6 +7,7 @@ from benchmarks import accounting, figures, tables
 
 # with a README of their own, rendered from rows
 EXPERIMENTS = (
+    "backends",
     "faults",
     "peers",
     "scale",

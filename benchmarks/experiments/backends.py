@@ -9,6 +9,7 @@ The ratio of processor seconds, of all threads, changes less.
 
 import os
 import time
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -76,6 +77,13 @@ def readme() -> str:
     return prose.wrapped(f"# {__doc__}\n{prose.table((*head, *more), lines)}\n")
 
 
+def write() -> list[Path]:
+    """Write it; returns its path."""
+    paths = [OUT / "README.md"]
+    paths[0].write_text(readme(), encoding="utf-8")
+    return paths
+
+
 if __name__ == "__main__":
     run()
-    (OUT / "README.md").write_text(readme(), encoding="utf-8")
+    write()
