@@ -481,21 +481,29 @@ def quick() -> list[Job]:
     return small + [replace(job, draws=1) for job in mnist[-1:]]
 
 
-def select(selector: str, given: bool = False) -> list[tuple[Claim | None, Job]]:
+def select(selector: str, backbone: str = "") -> list[tuple[Claim | None, Job]]:
     """Return the (claim, job) pairs that run here, of claims or of `quick`.
 
-    With `given`, those of heads on the user's features file. Raises ValueError if the
-    selector names no claim.
+    With the backbone of a user's features file, those of heads on its features, or on
+    features that no public weights give. Raises ValueError if the selector names no
+    claim.
     """
     if selector == "quick":
         return [(None, job) for job in quick()]
-    pairs: list[tuple[Claim | None, Job]] = []
-    for claim in selected(selector):
-        jobs = run_here(claim)
-        if given:
-            jobs = [job for job in jobs_of(claim) if not job.trains and not job.here]
-        pairs += [(claim, job) for job in jobs]
-    if not given and "de22-5-cifar10".startswith(selector.lower()):
+    found = selected(selector)
+    if backbone:
+        heads = [
+            (claim, job)
+            for claim in found
+            for job in jobs_of(claim)
+            if not job.trains and not job.here
+        ]
+        same = [pair for pair in heads if backbone in pair[0].needs.get("extract", ())]
+        others = [pair for pair in heads if "extract" not in pair[0].needs]
+        return [*(same or others)]
+    pairs: list[tuple[Claim | None, Job]]
+    pairs = [(claim, job) for claim in found for job in run_here(claim)]
+    if "de22-5-cifar10".startswith(selector.lower()):
         pairs += [(None, job) for job in own_de22()]
     return pairs
 

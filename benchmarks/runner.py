@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from dphead_extract.features.format import open_features
 
 from benchmarks import claims, features, jobs, training
 from benchmarks.heads import measured
@@ -122,7 +123,7 @@ def missing(
     path = out / f"{selector.split('-')[0].lower()}.jsonl"
     done = {(row["key"], row["seed"]) for row in stored(out)}
     tasks: dict[tuple[str, int], Task] = {}
-    for _, job in jobs.select(selector, file is not None):
+    for _, job in jobs.select(selector, backbone_of(file)):
         # Without noise, full batches leave nothing to chance.
         once = job.epsilon == float("inf") and not job.clip_only
         for seed in range(1 if once else min(draws, job.draws)):
@@ -150,7 +151,7 @@ def run(tasks: list[Task]) -> None:
     for one in sorted(inputs, key=str):
         features.files(*one)
     console = Console(stderr=True)
-    for task in track(tasks, "fits", console=console):
+    for task in track(tasks, "fits", console=console, disable=not tasks):
         row = fit(task)
         append(task.path, row)
         job = task.job
@@ -175,15 +176,27 @@ def reproduce(
     """
     from benchmarks import verdicts
 
-    new = AGAIN if again else out
+    # fits on a user's features do not mix with the project's
+    new = AGAIN if again or file else out
     run(missing(selector, new, draws, images, file))
+    pairs = jobs.select(selector, backbone_of(file))
     found = [] if selector == "quick" else jobs.selected(selector)
+    if file:
+        found = list({c.row + c.column: c for c, _ in pairs if c}.values())
     rows = stored(new)
     by_key = verdicts.by_key_of(rows)
     told = verdicts.told(found, by_key, file is not None)
     # what cannot run here has a reason and a command
     parts = [told] if told or not found else [verdicts.states(selector, by_key)]
     if again or not found:
-        keys = [job.key for _, job in jobs.select(selector, file is not None)]
+        keys = [job.key for _, job in pairs]
         parts.append(verdicts.compared(keys, stored(out), rows))
     return "\n\n".join(filter(None, parts))
+
+
+def backbone_of(file: Path | None) -> str:
+    """Return the name of a features file's backbone, or "" without a file."""
+    if file is None:
+        return ""
+    with open_features(file) as opened:
+        return str(opened.config["backbone"])

@@ -359,7 +359,8 @@ def shown(claim: Claim) -> str:
     if claim.epsilon not in ("", "inf"):
         printed = f"--epsilon {float(claim.epsilon):g} "
         found = [text.replace(printed, "--epsilon E ") for text in found]
-    found = [text.replace(claim.id, f"{claim.paper}-{claim.table}") for text in found]
+    column = claim.id.removesuffix(f"-{claim.epsilon}")
+    found = [text.replace(claim.id, column) for text in found]
     return ", then ".join(f"`{text}`" for text in found)
 
 

@@ -55,6 +55,16 @@ def test_a_selector_names_claims_and_their_jobs(selector, tables, datasets):
     assert all(job.here for _, job in pairs)
 
 
+def test_a_features_file_decides_claims_of_its_backbone():
+    def features_of(backbone):
+        return {job.features for _, job in jobs.select("FC23-3-cifar10-1.0", backbone)}
+
+    name = "vit_base_patch16_224.augreg_in21k"
+    assert features_of(name) == {"ViT-B/16, ImageNet-21k"}
+    # nobody's file names the network that was trained on JFT-3B
+    assert features_of("imported") == {"ViT-G/14, JFT-3B"}
+
+
 def test_a_selector_without_a_claim_says_what_a_selector_is():
     with pytest.raises(ValueError, match="such as TB21-1-mnist"):
         jobs.select("TB21-1-mist")
