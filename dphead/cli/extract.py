@@ -74,7 +74,8 @@ def extract(**given: Any) -> None:
     if summary.weights is not None:
         note_weights(*summary.weights)
     say("Data set", summary.dataset_id)
-    print_people(summary)
+    if summary.grouped:
+        print_people(summary.people)
     if summary.recognized:
         say(
             "Known",

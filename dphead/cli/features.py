@@ -61,7 +61,8 @@ def _import(**given: Any) -> None:
     if done.columns:
         say("Features", _shortened(done.columns))
     say("Data set", done.dataset_id)
-    print_people(done)
+    if done.grouped:
+        print_people(done.people)
     if done.class_names is not None:
         print_budget(done.path)
     print_problems(done.problems)
@@ -170,11 +171,8 @@ def declared(system: str | None, new: bool) -> Any:
     return People(people_index() if has_home() else None, system, new)
 
 
-def print_people(done: Any) -> None:
-    """Print in which data sets the people of a written file are recognized."""
-    people = done.people
-    if not done.grouped:
-        return
+def print_people(people: dict[str, Any] | None) -> None:
+    """Print in which data sets people are recognized, by `People.record`."""
     if people is None:
         say(
             "People",

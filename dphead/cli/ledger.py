@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
+from dphead.cli.features import print_people
 from dphead.cli.options import NEW_PEOPLE, NOT_PRIVATE
 from dphead.cli.text import TIE, print_json, say, table, tied
 from dphead.privacy.rounding import as_declared, declared_at
@@ -107,6 +108,7 @@ def _people(
         book, merged = declare_people(file, system, new_people, not_private)
         for place in merged:
             say("Merged", f"{place}, which takes no more charges")
+        print_people({"system": system, "new": new_people})
         _spent(book, False)
 
 

@@ -130,18 +130,22 @@ def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
     """
     counted = counted_in(file.dataset_id)
     declared = file.people or _declared_in(counted)
-    if file.group is None:
-        return declared
-    if declared is None:
-        # as by the import of another file with its id
-        if has_home() and len(people_index().images(file.dataset_id)):
-            raise LedgerError(
-                f"Data set {file.dataset_id} belongs to a declared id system, which "
-                f"{file.path} does not name. Type `dphead ledger people NAME "
-                f"{file.path}` with the name of the system, and --new-people if that "
-                "was declared."
-            )
+    # another file with its id can be declared, as by an import
+    known = has_home() and len(people_index().images(file.dataset_id))
+    if declared is None and not known:
         return None
+    if file.group is None:
+        raise LedgerError(
+            f"Data set {file.dataset_id} belongs to a declared id system, and "
+            f"{file.path} has no ids of people. Write the file again with a column of "
+            "ids (--columns group=NAME)."
+        )
+    if declared is None:
+        raise LedgerError(
+            f"Data set {file.dataset_id} belongs to a declared id system, which "
+            f"{file.path} does not name. Type `dphead ledger people NAME {file.path}` "
+            "with the name of the system, and --new-people if that was declared."
+        )
     people = People(people_index(), declared["system"])
     # the data set was not merged later
     if declared["new"] and people.shared_id != counted:

@@ -73,6 +73,14 @@ def year(folder, name, first, n=60):
     return output, (*command, "-o", output)
 
 
+def without_groups(command):
+    """Remove the groups from the table of a command of `year`."""
+    rows = dict(np.load(command[2]))
+    del rows["group"]
+    np.savez(command[2], **rows)
+    return command
+
+
 def made(folder, name, first, *options):
     output, command = year(folder, name, first)
     fitted(*command, *options)
@@ -423,11 +431,15 @@ def test_each_file_of_a_declared_data_set_has_its_people_recorded(tmp_path, clin
 
 def test_an_import_declares_all_files_of_its_data_set(tmp_path, clinic):
     old = made(tmp_path, "old", 0)
+    plain, command = year(tmp_path, "plain", 0)
+    fitted(*without_groups(command), "--dataset-id", id_of(old))
     named = ("--dataset-id", id_of(old), "--people", clinic, "--new-people")
     made(tmp_path, "more", 60, *named)
+    assert "has no ids of people" in words(refusal("fit", plain, "-o", tmp_path / "no"))
     command = ("fit", old, "-o", tmp_path / "run", *FIT)
     assert f"dphead ledger people NAME {old}" in words(refusal(*command))
-    fitted("ledger", "people", clinic, old, "--new-people")
+    done = fitted("ledger", "people", clinic, old, "--new-people")
+    assert "P-3 and p-3 are different people" in words(done.out)
     assert "60 of 60" in refusal(*year(tmp_path, "c", 0)[1], *named[2:])
     fitted(*command)
     assert report_of(tmp_path / "run")["data"]["people"]["new"]
@@ -531,10 +543,7 @@ def test_embeddings_and_files_of_the_same_rows_are_declared_once(tmp_path, clini
     assert "declared id system" in refusal(*command, "--dataset-id", id_of(one))
     said = refusal(*command, "--dataset-id", "e" * 32, "--people", clinic)
     assert "Drop --dataset-id" in said
-    _, ungrouped = year(tmp_path, "four", 0)
-    rows = dict(np.load(tmp_path / "four.npz"))
-    del rows["group"]
-    np.savez(tmp_path / "four.npz", **rows)
+    ungrouped = without_groups(year(tmp_path, "four", 0)[1])
     assert "column with the id" in refusal(*ungrouped, "--people", clinic)
     assert OWN.split(" are ")[1] not in fitted(*ungrouped).out
 
