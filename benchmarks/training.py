@@ -2,23 +2,27 @@
 
 import json
 import math
+import os
 import tempfile
 import time
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import click
 
 from benchmarks import claims, features
 from benchmarks.jobs import Job
 from benchmarks.store import provenance
+from dphead.analysis.profiles import all_profiles
 from dphead.finetune.gradients import ModelGradient
 from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.run import make_training
 from dphead.planning import presets
 from dphead.planning.plan import large_delta
+from dphead.privacy.accounting import GaussianEvent
 from dphead.solvers.base import ProblemInfo
 
 SHAPES = {"mnist": "81,7,7", "fashion-mnist": "81,7,7", "cifar10": "243,8,8"}  # of maps
@@ -102,21 +106,27 @@ def train(job: Job, seed: int, images: Path | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = arguments(job, str(train), str(out))
-        command += ["--test", str(test), "--test-is", "public", "--ledger", ":memory:"]
+        command += ["--test", str(test), "--test-is", "public"]
         command += ["--seed", str(seed), "--set", f"init_seed={seed}"]
         if job.features != features.MAPS:
             command += ["--test-split", "test"]
         command.append("--i-know-this-is-not-private")
-        cli(command[1:], standalone_mode=False)
+        # the ledger and the index of images of a run alone
+        with patch.dict(os.environ, DPHEAD_HOME=folder):
+            cli(command[1:], standalone_mode=False)
         report = json.loads((out / "report.json").read_text())
-    spent = report["guarantee"]
+    # a seeded run has no guarantee, so that its report has no profiles
+    names = ("noise_multiplier", "sampling_prob", "count")
+    releases = report["guarantee"]["releases"]
+    events = [GaussianEvent(*(release[name] for name in names)) for release in releases]
+    profiles = all_profiles(events, job.delta)
     return {
         "key": job.key,
         "job": job.described(),
         "seed": seed,
-        "exact_epsilon": spent["profiles"]["pld"],
-        "profiles": spent["profiles"],
-        "noise_multipliers": sorted({r["noise_multiplier"] for r in spent["releases"]}),
+        "exact_epsilon": profiles["pld"],
+        "profiles": profiles,
+        "noise_multipliers": sorted({event.noise_multiplier for event in events}),
         "accuracy": report["test"]["accuracy"],
         "seconds": time.perf_counter() - start,
         **provenance(),
