@@ -435,11 +435,13 @@ def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
         return []
     found, seen = [], set[str]()
     for first, overlap in _sharing(image_index(), dataset_id):
-        todo = [first, counted_in(first)]
+        todo = [first]
         while todo:
             if (name := todo.pop(0)) in seen:
                 continue
             seen.add(name)
+            # also in a home, before its team had a server
+            todo += merged_into(name)
             for path in known_ledgers(name):
                 fits, budget, counted = _held_by(path)
                 # a ledger of a merged data set can be found after the merge

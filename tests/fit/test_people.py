@@ -451,6 +451,7 @@ def test_a_declaration_of_a_home_holds_on_a_server_that_is_set_later(
     """Another member declared the same data set, and charged the team's ledger."""
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one = made(tmp_path, "one", 0)
+    charged(one)
     fitted("ledger", "people", clinic, one)
     own = ledger_home()
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
@@ -463,9 +464,12 @@ def test_a_declaration_of_a_home_holds_on_a_server_that_is_set_later(
     on_server(team, monkeypatch)
     with pytest.raises(LedgerError, match="not recorded here"):
         people_of(one)
+    # another data set of the id system may be charged there, but not beside this fit
+    with pytest.raises(LedgerError, match="every fit"), charging(charged_in):
+        pass
     fitted("ledger", "people", clinic, one)
     assert people_of(one) == {"system": clinic, "new": False}
-    assert counted_in(id_of(one)) == charged_in.dataset_id
+    assert counted_in(id_of(one)) == charged_in.dataset_id and fits_of(one) == 2
 
 
 def test_people_of_a_shard_of_another_home_are_recorded_where_it_is_joined(
