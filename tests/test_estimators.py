@@ -62,6 +62,9 @@ def test_privacy_states_the_guarantee(relation, blobs):
     assert p.epsilon == pytest.approx(2.0, rel=1e-6)
     assert p.epsilon <= 2.0
     assert p.n_rows == (nominal or 300)
+    counted = zip(p.releases, p.noise_multipliers, strict=True)
+    assert p.mu == pytest.approx(sum(r["count"] / s**2 for r, s in counted) ** 0.5)
+    assert "noise_multipliers=(" in repr(p)
     assert p.notes == (guarantee.ONE_FIT, guarantee.OUT_OF_SIGHT)
     assert p.profiles
 

@@ -76,6 +76,12 @@ def kind_of(report: dict[str, Any]) -> str:
     return "network" if report["method"]["name"].startswith(NETWORK) else "head"
 
 
+def own_model(report: dict[str, Any]) -> str:
+    """Return the `--model` that a network of the user's own code needs, or ""."""
+    name = str(report["method"]["name"]).removeprefix(NETWORK)
+    return f" --model {name}" if kind_of(report) == "network" and ":" in name else ""
+
+
 def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) -> str:
     """Return the unit of privacy of a plan with rows called `thing`."""
     if group_cap is None:

@@ -20,6 +20,7 @@ from dphead.analysis.protected import (
     made_of_images,
     name_new,
     name_unit_in,
+    own_model,
     parts_of,
 )
 from dphead.cli.budget import budget_lines
@@ -265,7 +266,7 @@ def _next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
     extraction = report["data"]["extraction"] or {}
     new = "new_images/" if made_of_images(extraction) else "new.h5"
     yield f"dphead check {run}"
-    yield f"dphead predict {run} {new} -o predictions.csv"
+    yield f"dphead predict {run} {new} -o predictions.csv{own_model(report)}"
     made = [part.get("transform", {}).get("library") for part in parts_of(extraction)]
     if "timm" in made:
         yield f"(with {tied('--weights FILE')}, if dphead extract had it)"

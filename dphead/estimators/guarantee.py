@@ -47,6 +47,8 @@ class Privacy:
         The unit of privacy, such as "one row".
     n_rows : int
         Public number of rows.
+    noise_multipliers : tuple of float
+        Noise multiplier of each kind of release; 0 without noise.
     releases : list of dict
         Each kind of release, with its noise, count and mu.
     notes : tuple of str
@@ -62,6 +64,7 @@ class Privacy:
     neighboring_relation: str
     protected_unit: str
     n_rows: int
+    noise_multipliers: tuple[float, ...]
     releases: list[dict[str, Any]] = field(repr=False)
     notes: tuple[str, ...]
     _plan: Plan = field(repr=False)
@@ -125,6 +128,7 @@ def privacy_of(
     return Privacy(
         **found,
         n_rows=n_rows,
+        noise_multipliers=tuple(r["noise_multiplier"] for r in found["releases"]),
         notes=tuple(text for text, holds in notes.items() if holds),
         _plan=plan,
     )

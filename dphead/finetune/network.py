@@ -215,7 +215,9 @@ class Network:
             views = torch.randn((3, 1, *spec.shape), generator=generator)
             refuse_memory(PerExample(self.model, loss=loss), views.to(self.device))
         own = spec.model
-        words = f"{own.model} {own.norm} groups={own.groups} ws={own.standardize}"
+        words = own.model
+        if own.is_wide:
+            words += f" {own.norm} groups={own.groups} ws={own.standardize}"
         if loss is not loss_of:
             words += f" loss={getattr(loss, '__qualname__', repr(loss))}"
         size = count_parameters(self.model)

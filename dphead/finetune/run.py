@@ -129,15 +129,20 @@ def finetune(
         if hosts is not None:
             hosts.wait()  # process 0 reads all images, which may take hours
             agree(hosts, facts_to_agree(options, data, network))
-        tell("checking that a gradient does not depend on an image's position")
+        tell("computing the omitted setting from the budget")
+        # before the sums, whose checks take up to a minute
+        target = options.target("auto")
+        solver, plan, found = make_training(options.settings, target, facts, network)
+        warnings = [*check_delta(options, plan, facts), *ungrouped]
+        place = "that a gradient does not depend on an image's position"
+        tell(f"checking, before the charge, {place}")
         sums = _sums(options, network, facts, hosts)
         if not first:
-            solver, _, fit = _prepare(options, data, facts, sums, ungrouped, hosts)
+            fit = _prepare(options, data, plan, sums, warnings, hosts)
             fit.serve(lambda: _shared_resume(solver, hosts, options.out))
             return None
         data = identified(options, data, index)
-        tell("computing the omitted setting from the budget, before the charge")
-        solver, found, fit = _prepare(options, data, facts, sums, ungrouped, hosts)
+        fit = _prepare(options, data, plan, sums, warnings, hosts)
         about = beside_others(fit.about, options.out, options.ledger, options.tuning)
         fit = replace(fit, about=about)
         training = _Training(options, solver, found, sums, load_test(options, data))
@@ -201,14 +206,13 @@ def facts_to_agree(
 def _prepare(
     options: FinetuneOptions,
     data: Data,
-    facts: ProblemInfo,
+    plan: FitPlan[TrainingState],
     sums: TorchSums,
     warnings: list[str],
     hosts: Hosts | None,
-) -> tuple[NetworkDescent, Schedule, Fit[TrainingState]]:
-    """Plan the releases. Return the solver, its schedule, and the fit."""
-    settings, target = options.settings, options.target("auto")
-    solver, plan, found = make_training(settings, target, facts, sums.network)
+) -> Fit[TrainingState]:
+    """Return the fit of the planned releases."""
+    settings = options.settings
     about = About(
         source=data.source,
         name=f"finetune {settings.model}",
@@ -217,7 +221,7 @@ def _prepare(
         settings_from=options.source,
         space=data.source.feature_space,
         rows=data.digest,
-        warnings=(*check_delta(options, plan, facts), *warnings),
+        warnings=tuple(warnings),
     )
     parts = None if hosts is None else SumOfParts(hosts, data.own)
     fit = Fit(
@@ -230,9 +234,9 @@ def _prepare(
         hosts=hosts,
     )
     if hosts is None:
-        return solver, found, fit
+        return fit
     agreed = {"settings": fit.digest(), "gradients of random images": sums.probe()}
-    return solver, found, replace(fit, agreed=agreed)
+    return replace(fit, agreed=agreed)
 
 
 def _shared_resume(

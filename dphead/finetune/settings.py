@@ -71,6 +71,7 @@ _WEIGHTS = Setting(
     shared=False,  # their digests are compared,
     option=True,
 )
+_OF_WIDE = ("norm", "groups", "standardize")
 _RATES: dict[str, Callable[[int, int], float]] = {
     "constant": lambda step, steps: 1.0,
     "cosine": lambda step, steps: (1 + math.cos(math.pi * step / steps)) / 2,
@@ -155,7 +156,7 @@ class ModelSpec:
     def __post_init__(self) -> None:
         check_settings(self)
         name = self.model
-        if name.startswith("wrn-"):
+        if self.is_wide:
             sizes = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
             depth, width = (int(part) for part in sizes.groups()) if sizes else (0, 0)
             if depth < 10 or (depth - 4) % 6 or width < 1:
@@ -168,6 +169,11 @@ class ModelSpec:
                 f"--model tb21-NAME needs one of {', '.join(_TB21)}, got {name}. Try "
                 "tb21-cifar10."
             )
+
+    @property
+    def is_wide(self) -> bool:
+        """Return whether the name is a Wide-ResNet's."""
+        return self.model.startswith("wrn-")
 
     @property
     def of_timm(self) -> bool:
@@ -346,8 +352,13 @@ class Settings(Step, ModelSpec):
         return max(1, round(n_rows / self.batch_size))
 
     def record(self) -> dict[str, Any]:
-        """Return the settings as JSON data. A function is replaced by its name."""
+        """Return the settings that apply, as JSON data.
+
+        A function is replaced by its name.
+        """
         found = asdict(self)
+        if not self.is_wide:
+            found = {k: v for k, v in found.items() if k not in _OF_WIDE}
         rate = self.learning_rate_schedule
         if callable(rate):
             found["learning_rate_schedule"] = getattr(rate, "__qualname__", repr(rate))

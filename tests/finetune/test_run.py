@@ -24,6 +24,8 @@ from PIL import Image
 from safetensors.torch import save_file
 from together import LOOPBACK
 
+from dphead.analysis.card.model_card import model_card
+from dphead.cli.summary import _next_commands
 from dphead.finetune.models import build_network, trained
 from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.rows import ImageRows
@@ -148,12 +150,37 @@ def test_the_command_trains_a_network_of_ones_own_and_runs_its_code_only_if_aske
     (tmp_path / "ones_own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     own = replace(SETTINGS, model="ones_own:network")
-    finetune(replace(options(tmp_path, "run"), settings=own))
+    result = finetune(replace(options(tmp_path, "run"), settings=own))
+    said = list(_next_commands(tmp_path / "run", result["report"]))
+    assert said[1].endswith(" --model ones_own:network")
+    assert "IMAGES/ --model ones_own:network" in model_card(result["report"])
+    (release,) = result["report"]["guarantee"]["releases"]
+    assert "groups" not in release["statistic"]
+    assert "groups" not in result["report"]["method"]["settings"]
     predict = ("predict", tmp_path / "run", tmp_path / "images.npz", "--split", "test")
     assert "Pass --model ones_own:network" in refusal(*predict)
     assert "must be ones_own:network" in refusal(*predict, "--model", "a:b")
     done = fitted(*predict, "--model", "ones_own:network")
     assert len(done.out.splitlines()) == 21
+
+
+@pytest.mark.parametrize(
+    "settings, given, message",
+    [
+        ({"batch_size": 41}, {}, "--batch-size must be at most 40"),
+        ({"steps": None}, {"epsilon": 1e-9}, "too small for steps"),
+        ({}, {"delta": 0.5, "not_private": False, "seed": None}, "delta"),
+    ],
+)
+def test_a_plan_is_refused_before_gradients_are_tried(
+    settings, given, message, tmp_path, monkeypatch
+):
+    """Their trial takes up to a minute."""
+    source(tmp_path)
+    monkeypatch.setattr("dphead.finetune.run._sums", None)
+    own = replace(SETTINGS, **settings)
+    with pytest.raises(ValueError, match=message):
+        finetune(replace(options(tmp_path, "run", **given), settings=own))
 
 
 def test_a_model_that_cannot_be_built_is_refused_before_images_are_read(tmp_path):

@@ -16,7 +16,7 @@ from dphead.analysis.card.page import (
     template,
     test_bar,
 )
-from dphead.analysis.protected import name_unit_in, parts_of
+from dphead.analysis.protected import name_unit_in, own_model, parts_of
 
 _WIDTH = 100  # columns of prose; chosen
 
@@ -40,6 +40,7 @@ def model_card(report: dict[str, Any], about: About | None = None) -> str:
         title=f"{classifier} {facts['kind']}, {privacy}",
         about=about,
         network=network,
+        own_model=own_model(report),
         accuracies=[f"{bar.name}: {bar.text}" for bar in bars],
         classes=class_bars(report),
     )
