@@ -105,6 +105,11 @@ def _write_timm(trained: Trained, folder: Path) -> Written:
             f"--to timm cannot export {name}, which is not a timm model. Use --to "
             "torch or onnx."
         )
+    if facts["network"]["batch_norm"] == "group":
+        raise ValueError(
+            f"--to timm cannot export {name} with group norms in place of batch norms. "
+            "Use --to torch or onnx."
+        )
     takes = _write_facts(trained, folder, facts)
     save_tensors(model, trained, folder)
     keys = ("input_size", "crop_pct", "crop_mode", "interpolation")

@@ -170,15 +170,16 @@ def load_network(
             f"the network {name} is your own code. Build the module, and pass it as "
             "`model`."
         )
-    if model is None and name.startswith(("wrn-", "tb21-")):
-        from dphead.finetune.architectures import by_name
+    from dphead.finetune.architectures import by_name, convert_batch_norms
 
+    if model is None and name.startswith(("wrn-", "tb21-")):
         norms = (own["groups"], own["standardize"], own["norm"])
         model = by_name(name, len(classes), channels, *norms)
     if model is None:
         import timm
 
         model = timm.create_model(name, num_classes=len(classes), in_chans=channels)
+    convert_batch_norms(model, own["batch_norm"])
     scales = (torch.empty(size) for size in facts["scales"])
     network = NormalizedNetwork(model, facts["shape"], *scales)
     network.load_state_dict(load_file(Path(folder) / "model.safetensors"))

@@ -2,9 +2,10 @@
 
 The Wide-ResNets have group norm and weight standardization [De22 C.1]. The CNNs use
 tanh [TB21 Tables 6 to 9]. No layer may mix the rows of a batch; `models` refuses such
-layers.
+layers. `convert_batch_norms` makes batch norms act on one row.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -120,6 +121,40 @@ class _WideResNet(nn.Module):
         """Return the scores (n, n_classes) of images (n, channels, h, w)."""
         maps = self.final(self.blocks(self.stem(x)))
         return self.head(maps.mean(dim=(2, 3)))
+
+
+class _GroupNorm(nn.GroupNorm):
+    """Normalize groups of channels in place of a batch norm.
+
+    The groups, and weight 1 and bias 0, are those of Opacus' `ModuleValidator.fix`. A
+    pretrained batch norm's own bias can switch off all activations: with other
+    statistics, no feature of MobileNetV2 was active.
+    """
+
+    def __init__(self, norm: Any) -> None:
+        channels = norm.num_features
+        super().__init__(math.gcd(32, channels), channels, norm.eps, norm.affine)
+        # timm's batch norms hold the layers that follow them
+        self.drop = getattr(norm, "drop", nn.Identity())
+        self.act = getattr(norm, "act", nn.Identity())
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.act(self.drop(super().forward(input)))
+
+
+def convert_batch_norms(
+    model: nn.Module, how: Literal["refuse", "freeze", "group"]
+) -> None:
+    """Freeze the batch norms of a model, or replace them by group norms.
+
+    "freeze" also freezes other layers that track statistics.
+    """
+    for name, layer in list(model.named_modules()):
+        if how == "freeze" and getattr(layer, "running_mean", None) is not None:
+            layer.eval()
+        if how == "group" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, _GroupNorm(layer))
 
 
 def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:

@@ -95,6 +95,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     norm: Literal["before", "after"] | None = None
     groups: int | None = None
     standardize: bool | None = None
+    batch_norm: Literal["refuse", "freeze", "group"] | None = None
     init_seed: int | None = None
     noise_multiplier: float | None = None
     batch_size: int | None = None

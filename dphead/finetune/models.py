@@ -1,7 +1,6 @@
 """Build a network, load weights, and refuse networks that mix rows.
 
-The network is one of `architectures`, a timm model without batch normalization, or a
-user's module.
+The network is one of `architectures`, a timm model, or a user's module.
 """
 
 import math
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from dphead.finetune.architectures import by_name
+from dphead.finetune.architectures import by_name, convert_batch_norms
 from dphead.finetune.options import Scale
 from dphead.finetune.settings import ModelSpec
 from dphead.privacy.python_values import python_value
@@ -78,18 +77,17 @@ def build_network(
             norms = (spec.groups, spec.standardize, spec.norm)
             model = by_name(spec.model, n_classes, channels, *norms)
             _initialize(model)
-    refuse_mixing(model)
     if spec.weights is not None:
         load_public_weights(model, spec.weights)
+    convert_batch_norms(model, spec.batch_norm)
+    _make_deterministic(model)
+    refuse_mixing(model)
     _choose(model, spec.layers)
     return model
 
 
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
-    """Return a timm model without dropout and stochastic depth.
-
-    De22 C.1 removes explicit regularizers.
-    """
+    """Return a timm model."""
     import timm
 
     if not timm.is_model(name):
@@ -97,18 +95,7 @@ def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
             f"--model {name} is unknown. Use wrn-DEPTH-WIDTH, tb21-NAME, a timm model "
             "(`timm.list_models()` lists them) or package.module:function."
         )
-    model = timm.create_model(name, num_classes=n_classes, in_chans=channels)
-    for module in model.modules():
-        if hasattr(module, "fused_attn"):
-            # vmap would fall back to a loop over rows
-            vars(module)["fused_attn"] = False
-        for field in ("p", "drop_prob"):
-            if (
-                isinstance(getattr(module, field, None), float)
-                and "drop" in type(module).__name__.lower()
-            ):
-                setattr(module, field, 0.0)
-    return model
+    return timm.create_model(name, num_classes=n_classes, in_chans=channels)
 
 
 def _of_user(name: str, n_classes: int) -> nn.Module:
@@ -138,6 +125,22 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
             f"{type(made).__name__}. Return the module from {function}."
         )
     return made.train()
+
+
+def _make_deterministic(model: nn.Module) -> None:
+    """Set the rates of dropout and stochastic depth to 0.
+
+    De22 C.1 removes explicit regularizers.
+    """
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            # vmap would fall back to a loop over rows
+            vars(module)["fused_attn"] = False
+        drops = any(w in type(module).__name__.lower() for w in ("drop", "stochastic"))
+        # attention and recurrent layers call their rate "dropout"
+        for field in ("p", "drop_prob", "dropout") if drops else ("dropout",):
+            if isinstance(getattr(module, field, None), float):
+                setattr(module, field, 0.0)
 
 
 def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
@@ -215,11 +218,13 @@ def refuse_mixing(model: nn.Module) -> None:
     """
     for name, module in model.named_modules():
         tracking = bool(getattr(module, "track_running_stats", False))
-        if isinstance(module, _MIXING) or tracking:
+        mixing = isinstance(module, _MIXING) or tracking
+        has_statistics = getattr(module, "running_mean", None) is not None
+        if mixing and (module.training or not has_statistics):
             raise ValueError(
                 f"--model has layer {name or 'model'} ({type(module).__name__}), which "
-                "mixes the images of a batch. Use group norm, or a model without "
-                "batch normalization."
+                "mixes the images of a batch. Add --batch-norm freeze for its public "
+                "statistics, or --batch-norm group for group norms instead."
             )
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise ValueError(
@@ -309,11 +314,10 @@ def load_public_weights(model: nn.Module, path: str) -> None:
         name for name, module in model.named_modules() if isinstance(module, nn.Linear)
     ][-1:]
     free = {f"{name}.{kind}" for name in head for kind in ("weight", "bias")}
-    missing = [
-        name
-        for name, _ in model.named_parameters()
-        if name not in fitting and name not in free
-    ]
+    needed = [name for name, _ in model.named_parameters() if name not in free]
+    # otherwise frozen batch norms would use other statistics than the weights'
+    needed += [name for name in own if name.endswith(("running_mean", "running_var"))]
+    missing = [name for name in needed if name not in fitting]
     if missing:
         raise ValueError(
             f"{path} (--weights) lacks {', '.join(missing[:3])} in the model's shape. "

@@ -218,6 +218,8 @@ class Network:
         words = own.model
         if own.is_wide:
             words += f" {own.norm} groups={own.groups} ws={own.standardize}"
+        if own.batch_norm != "refuse":
+            words += f" batch_norm={own.batch_norm}"
         if loss is not loss_of:
             words += f" loss={getattr(loss, '__qualname__', repr(loss))}"
         size = count_parameters(self.model)

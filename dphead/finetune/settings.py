@@ -39,8 +39,8 @@ _TB21 = ("mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10")
 _OWN = r"[\w.]+:\w+"  # package.module:function
 _DE22 = "De22"
 _MODEL = Setting(
-    "wrn-DEPTH-WIDTH, tb21-NAME, a timm model without batch norm, or "
-    "package.module:function that returns a module for a number of classes.",
+    "wrn-DEPTH-WIDTH, tb21-NAME, a timm model, or package.module:function that "
+    "returns a module for a number of classes.",
     source=_DE22,
     option=True,
 )
@@ -52,8 +52,12 @@ _GROUPS = Setting(
     _DE22,
     option=True,
 )
-_STANDARDIZE = Setting(
-    "Standardize a Wide-ResNet's weights.", source=_DE22, option=True
+_STANDARDIZE = Setting("Standardize a Wide-ResNet's weights.", source=_DE22)
+_BATCH_NORM = Setting(
+    "freeze: batch norms use their public statistics. group: group norms replace "
+    "them. refuse: refuse them, because they mix images.",
+    source=OFF,
+    option=True,
 )
 _INIT_SEED = Setting(
     "Public seed of the initial weights.",
@@ -131,6 +135,10 @@ class ModelSpec:
         Groups of a Wide-ResNet's group norms; 0 for no norms.
     standardize : bool, default True
         Whether a Wide-ResNet's weights are standardized.
+    batch_norm : {"refuse", "freeze", "group"}, default "refuse"
+        What to do with batch norms, which mix rows. "freeze" uses the statistics in the
+        public weights; weight and bias stay parameters. "group" replaces each by a
+        new group norm, as Opacus' `ModuleValidator.fix` does.
     init_seed : int, default 0
         Seed of the initial weights, which are public.
     layers : tuple of str, default ()
@@ -149,6 +157,7 @@ class ModelSpec:
     norm: Annotated[Literal["before", "after"], _NORM] = "before"
     groups: Annotated[int, _GROUPS] = 16
     standardize: Annotated[bool, _STANDARDIZE] = True
+    batch_norm: Annotated[Literal["refuse", "freeze", "group"], _BATCH_NORM] = "refuse"
     init_seed: Annotated[int, _INIT_SEED] = 0
     layers: Annotated[tuple[str, ...], _LAYERS] = ()
     weights: Annotated[str | None, _WEIGHTS] = None
@@ -317,6 +326,11 @@ class Settings(Step, ModelSpec):
                 "--noise-multiplier, --batch-size and --steps need two values to "
                 f"compute the third, got one or none: {' and '.join(missing)} are "
                 f"missing. Add {' and '.join(missing[1:])}."
+            )
+        if self.batch_norm == "freeze" and self.of_timm and self.weights is None:
+            raise ValueError(
+                "--batch-norm freeze needs public statistics. Add --weights, or use "
+                "--batch-norm group."
             )
         uses = {
             "--epochs": self.epochs is not None,

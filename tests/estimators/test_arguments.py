@@ -85,6 +85,7 @@ WRONG = {
     "weights": "nothing",
     "layers": ("(",),
     "norm": "nothing",
+    "batch_norm": "nothing",
     "groups": 3,
     "mean": (0.5, math.nan, 0.5),
     "std": 0,

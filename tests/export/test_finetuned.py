@@ -8,16 +8,21 @@ from functools import cache
 
 import numpy as np
 import pytest
-from commands import fitted, table
+import timm
+import torch
+from commands import dphead, fitted, table
 from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
 from exports import without_dphead
 from finetune.core import CLIPS, OWN, images, images_file
 from PIL import Image
+from safetensors.torch import save_file
 
 from dphead.export.exporting import export
+from dphead.export.torch_head import load_network
 from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.run import finetune
+from dphead.finetune.saved import read_network
 from dphead.finetune.settings import Settings
 
 NAMES = ["bird", "cat", "dog"]
@@ -83,6 +88,44 @@ def test_a_network_of_maps_takes_the_rows_of_a_features_file(trained, tmp_path):
     assert {one.takes[:21] for one in done} == {"3969 features per row"}
     said = without_dphead(tmp_path, "\n".join(one.example for one in done))
     assert said.count(",") == 4
+
+
+@pytest.mark.parametrize("how", ["freeze", "group"])
+def test_a_network_with_batch_norms_is_trained_and_rebuilt(how, tmp_path):
+    """The export compares its scores with those of the run folder."""
+    source = images_file(tmp_path / "images.npz", names=NAMES, test=0)
+    model = timm.create_model("test_efficientnet", num_classes=5)
+    for name, value in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            value.uniform_(0.5, 1)
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    command = ["finetune", source, "-o", tmp_path / "run", "--classes", ",".join(NAMES)]
+    command += ["--model", "test_efficientnet", "--batch-norm", how]
+    command += ["--layers", "^blocks[.]3,^conv_head,^classifier", "--image-size", 32]
+    command += ["--weights", tmp_path / "weights.safetensors", "--steps", 2]
+    command += ["--batch-size", 60, "--epsilon", "inf", "--learning-rate", 0.1]
+    fitted(*command, "--i-know-this-is-not-private")
+    network, state, _ = read_network(tmp_path / "run")
+    kept = network.model.get_parameter("conv_stem.weight")
+    assert torch.equal(kept, model.conv_stem.weight)
+    if how == "freeze":
+        kept = network.model.bn1.running_var
+        assert torch.equal(kept, model.bn1.running_var)
+        export(tmp_path / "run", "timm", tmp_path / "timm")
+    else:
+        with pytest.raises(ValueError, match="in place of batch norms"):
+            export(tmp_path / "run", "timm", tmp_path / "timm")
+    assert "Data set" in dphead("check", tmp_path / "run").out
+    assert len(table(fitted("predict", tmp_path / "run", source).out)) == 60
+    done = export(tmp_path / "run", "torch", tmp_path / "torch")
+    x = np.random.default_rng(0).random((4, 3, 32, 32), np.float32)
+    loaded, _ = load_network(tmp_path / "torch")
+    with torch.inference_mode():
+        scores = loaded(torch.from_numpy(x)).numpy()
+    # float32 sums of up to some thousand terms
+    mine = network.scores(state.average, 255 * x)
+    np.testing.assert_allclose(scores, mine, rtol=1e-3, atol=1e-4)
+    assert "images of" in done.takes
 
 
 def test_a_network_of_ones_own_needs_its_code(trained, tmp_path, monkeypatch):

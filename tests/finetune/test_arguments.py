@@ -20,6 +20,7 @@ preset nothing
 weights {file}
 layers (
 norm nothing
+batch_norm freeze (of a timm model without weights)
 groups 3
 epsilon nan
 delta inf
@@ -126,6 +127,8 @@ def test_what_cannot_be_is_refused_before_the_charge(name, tmp_path, places):
         word, value = "--set", f"{name}={value}"
     fixed = FIXED | {"--output": tmp_path / "run"}
     fixed.pop(INSTEAD.get(name), None)
+    if name == "batch_norm":
+        fixed["--model"] = "test_resnet"
     given = fixed | {word: value}
     command = [part for pair in given.items() for part in pair]
     done = dphead("finetune", places["images"], *command)

@@ -228,7 +228,7 @@ def test_the_script_in_the_docs_trains_saves_predicts_and_exports_ones_own_modul
     "own, message",
     [
         (module(nn.BatchNorm2d(8)), r"layer 2 \(BatchNorm2d\)"),
-        (module(nn.Dropout(0.5)), "layer 2 .*is random"),
+        (module(nn.RReLU()), "layer 2 .*is random"),
         (module(outputs=4), "must return 3 scores for an image"),
     ],
 )

@@ -2,13 +2,17 @@
 name.
 """
 
+import math
 import sys
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from dphead.finetune.architectures import WSConv2d
+from dphead.finetune.gradients import PerExample
 from dphead.finetune.models import (
     build_network,
     count_parameters,
@@ -72,6 +76,78 @@ def test_a_layer_that_mixes_rows_is_refused_by_its_name(layer):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), layer))
     with pytest.raises(ValueError, match=f"layer 1.1 .{type(layer).__name__}."):
         refuse_mixing(model)
+
+
+def normed(norm):
+    """A network with a normalization whose statistics are not those of its rows."""
+    layers = [nn.Conv2d(3, 8, 3), norm, nn.Dropout(0.5), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(288, 2))
+    with torch.no_grad():
+        for value in (norm.running_mean, norm.running_var):
+            if value is not None:
+                value.uniform_(1, 2)
+    return model
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(8), nn.SyncBatchNorm(8)])
+def test_a_frozen_batch_norm_uses_its_public_statistics_and_keeps_them(norm):
+    """And dropout is off."""
+    own = normed(norm)
+    spec = NetworkSpec(ModelSpec("a:b", batch_norm="freeze"), (3, 8, 8), 2)
+    network = Network(spec, module=own)
+    rows = torch.randn(5, 1, 3, 8, 8)
+    found = PerExample(network.model).parts(rows, torch.zeros(5, dtype=torch.long))
+    own.eval()
+    cross_entropy(own(rows[1]), torch.zeros(1, dtype=torch.long)).backward()
+    for part, p in zip(found, own.parameters(), strict=True):
+        (gradient,) = part.columns
+        # float32 sums of at most 288 terms
+        torch.testing.assert_close(gradient[1], p.grad.flatten(), rtol=1e-4, atol=1e-5)
+    for name, value in own.named_buffers():
+        assert torch.equal(network.model.get_buffer(name), value)
+    assert "batch_norm=freeze" in network.statistic.model
+
+
+def test_a_batch_norm_without_statistics_cannot_be_frozen():
+    own = normed(nn.BatchNorm2d(8, track_running_stats=False))
+    with pytest.raises(ValueError, match=r"layer 1 .*--batch-norm group"):
+        build_network(ModelSpec(batch_norm="freeze"), 2, module=own)
+
+
+def test_group_norms_replace_batch_norms_and_keep_the_activations_of_timm():
+    model = build_network(ModelSpec("test_efficientnet", batch_norm="group"), 2)
+    norms = [layer for layer in model.modules() if isinstance(layer, nn.GroupNorm)]
+    assert {n.num_groups for n in norms} == {
+        math.gcd(32, n.num_channels) for n in norms
+    }
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+    x = torch.randn(2, norms[0].num_channels, 4, 4)
+    expected = nn.functional.group_norm(x, norms[0].num_groups, eps=norms[0].eps)
+    torch.testing.assert_close(norms[0](x), nn.functional.silu(expected))
+    refuse_moving(model, (3, 32, 32))
+
+
+def test_attention_without_its_dropout_is_the_same_at_every_call():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.TransformerEncoderLayer(24, 2, 8, batch_first=True)
+            self.head = nn.Linear(24, 2)
+
+        def forward(self, x):
+            return self.head(self.layer(x.flatten(2)).mean(dim=1))
+
+    refuse_moving(build_network(ModelSpec(), 2, module=Attention()), (8, 4, 6))
+
+
+def test_weights_without_the_statistics_of_a_batch_norm_are_refused(tmp_path):
+    own = normed(nn.BatchNorm2d(8))
+    state = own.state_dict()
+    del state["1.running_var"]
+    save_file(state, tmp_path / "w.safetensors")
+    spec = ModelSpec(batch_norm="freeze", weights=str(tmp_path / "w.safetensors"))
+    with pytest.raises(ValueError, match=r"lacks 1\.running_var"):
+        build_network(spec, 2, module=own)
 
 
 class Centered(nn.Module):
