@@ -19,6 +19,7 @@ from dphead.finetune.models import (
     pixel_scale,
     refuse_mixing,
     refuse_moving,
+    trained,
 )
 from dphead.finetune.network import Network, NetworkSpec
 from dphead.finetune.settings import ModelSpec
@@ -148,6 +149,13 @@ def test_weights_without_the_statistics_of_a_batch_norm_are_refused(tmp_path):
     spec = ModelSpec(batch_norm="freeze", weights=str(tmp_path / "w.safetensors"))
     with pytest.raises(ValueError, match=r"lacks 1\.running_var"):
         build_network(spec, 2, module=own)
+
+
+def test_the_biases_and_the_head_of_a_vit_can_be_trained_alone():
+    model = build_network(ModelSpec("test_vit", layers=("bias$", "^head")), 3)
+    names = [name for name, _ in trained(model)]
+    assert "head.weight" in names and "blocks.0.attn.qkv.bias" in names
+    assert all(name.endswith("bias") for name in set(names) - {"head.weight"})
 
 
 class Centered(nn.Module):
