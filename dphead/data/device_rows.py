@@ -5,13 +5,16 @@ from typing import Any, Self
 
 import numpy as np
 
+from dphead.solvers.on_device import own_settings
+
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
 
 class DeviceRows:
     """Give features (n, d) of a jax array block by block, each from its own device.
 
-    No other device gets the rows, and the host gets one block at a time.
+    The host gets one block at a time. For a sample, it gets whole shards: a gather on a
+    device would be compiled for the sample's private size.
 
     Parameters
     ----------
@@ -43,6 +46,7 @@ class DeviceRows:
                 "NamedSharding(mesh, PartitionSpec('rows'))."
             )
         self.slots = slice(starts[0], stops[-1])  # of this process
+        self.is_shared = not x.is_fully_addressable  # with other processes
 
     def own(self) -> Self:
         """Return the rows of this process's devices."""
@@ -57,15 +61,27 @@ class DeviceRows:
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         """Return rows as float32, for any index of numpy."""
-        kind = getattr(getattr(rows, "dtype", None), "kind", "")
-        if not isinstance(rows, slice) and kind != "i":  # as in scikit-learn's folds
+        if isinstance(rows, slice):
+            own = rows.step in (None, 1)
+        else:
+            kind = getattr(getattr(rows, "dtype", None), "kind", "")
+            own = kind == "i" and rows.ndim == 1 and self._has(rows)
+        if not own:  # as in scikit-learn's folds
             return np.asarray(self)[rows]
-        if not isinstance(rows, slice):
-            out = np.empty((len(rows), self.shape[1]), np.float32)
-            for start, stop, part in self._parts:
-                own = (rows >= start) & (rows < stop)
-                out[own] = _float32(np.asarray(part)[rows[own] - start])
-            return out
+        with own_settings():  # with debug_nans, a row could stop a charged fit
+            return self._run(rows) if isinstance(rows, slice) else self._chosen(rows)
+
+    def _has(self, rows: np.ndarray) -> bool:
+        return bool(((rows >= 0) & (rows < len(self))).all())
+
+    def _chosen(self, rows: np.ndarray) -> np.ndarray:
+        out = np.empty((len(rows), self.shape[1]), np.float32)
+        for start, stop, part in self._parts:
+            own = (rows >= start) & (rows < stop)
+            out[own] = _float32(np.asarray(part)[rows[own] - start])
+        return out
+
+    def _run(self, rows: slice) -> np.ndarray:
         first, last, _ = rows.indices(len(self))
         pieces = [
             _float32(_host(part)[max(first - start, 0) : max(last - start, 0)])
@@ -98,6 +114,22 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, Tracer)
 
 
+def refuse_traced(x: Any = None) -> None:
+    """Raise ValueError if `x` is traced, or if a transformation traces the caller.
+
+    Inside `jit`, each operation of jax gives a traced array, also on known arrays. A
+    charged fit would then fail.
+    """
+    with own_settings() as jnp:
+        traced = is_traced(x) or is_traced(jnp.zeros(()))
+    if traced:
+        raise ValueError(
+            "dphead reads arrays outside of jax's transformations, but this call or an "
+            "array is traced. Call it outside of jit, vmap and grad; "
+            "`dphead.jax.scores`, `probabilities` and `predict` can be traced."
+        )
+
+
 def jax_array(x: Any) -> Any:
     """Return a jax array for `fit` or `predict`, read later if it has features.
 
@@ -108,12 +140,7 @@ def jax_array(x: Any) -> Any:
     ValueError
         If the array has no values that this process can read.
     """
-    if is_traced(x):
-        raise ValueError(
-            "dphead reads arrays outside of jax's transformations, got a traced array "
-            f"{x}. Call it outside of jit, vmap and grad; `dphead.jax.scores`, "
-            "`probabilities` and `predict` can be traced."
-        )
+    refuse_traced(x)
     if x.is_deleted():
         raise ValueError(
             f"An array of shape {x.shape} was deleted or donated. Pass a copy of it."

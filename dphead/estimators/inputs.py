@@ -199,8 +199,9 @@ def _hosts_of(x: DeviceRows, groups: Any) -> Hosts | None:
     """Return the processes that hold the rows of a jax array, or None for one."""
     import jax
 
-    if x.slots == slice(0, len(x)):
+    if not x.is_shared:
         return None
+    # Copies on all processes are refused too: each process would make a fit of its own.
     hosts = Hosts(jax.process_index(), jax.process_count())
     if groups is not None or hosts.part(len(x)) != (x.slots.start, x.slots.stop):
         raise ValueError(

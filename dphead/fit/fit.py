@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from dphead.fit.backends import block_sum, on_device
+from dphead.data.device_rows import refuse_traced
+from dphead.fit.backends import block_sum, on_device, uses_jax
 from dphead.fit.duration import (
     LONG_SECONDS,
     check_duration,
@@ -171,10 +172,13 @@ class Fit(Generic[_T]):
         ------
         ValueError
             If the rows do not have the plan's sizes, if they have label sets that a
-            release does not support, if the fit takes hours, or if processes differ.
+            release does not support, if the fit takes hours, if jax traces it, or if
+            processes differ.
         RuntimeError
             If a sum of hostile rows is wrong.
         """
+        if uses_jax(self.backend) or hasattr(self.plan.solver, "needs_jax"):
+            refuse_traced()
         self._check_sizes()
         seconds = 0.0
         if not getattr(self.summer.block_sum, "has_unknown_rate", False):

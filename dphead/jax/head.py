@@ -107,10 +107,11 @@ def of_model(model: "DPHeadClassifier") -> Head:
     transform = head.transform
     given = (head.weights, head.intercept, transform.center, transform.scale)
     kind = jnp.result_type(float)  # float64 only if the process enabled x64
-    leaves: dict[str, Any] = {
-        name: None if value is None else jnp.asarray(value, kind)
-        for name, value in zip(_LEAVES, given, strict=True)
-    }
+    with own_settings():  # a guard of transfers would lose a charged head
+        leaves: dict[str, Any] = {
+            name: None if value is None else jnp.asarray(value, kind)
+            for name, value in zip(_LEAVES, given, strict=True)
+        }
     return Head(
         **leaves,
         unit_norm=transform.unit_norm,

@@ -17,6 +17,7 @@ from dphead import (
     DPMultiLabelClassifier,
     cross_validate,
 )
+from dphead.data import device_rows
 from dphead.data.arrays import ArrayRows
 from dphead.data.device_rows import DeviceRows
 from dphead.privacy.ledger import Ledger
@@ -100,6 +101,25 @@ def test_a_traced_argument_is_refused_before_the_charge(traced):
     with pytest.raises(ValueError, match=r"traced|epsilon"):
         jax.jit(fit)(value)
     assert ledger.count_fits() == 0
+
+
+@pytest.mark.parametrize("x", [X, jnp.asarray(X)])
+def test_a_fit_of_known_arrays_is_refused_inside_jit(x):
+    """jax traces the solver's algebra there, so a charged fit would fail."""
+    ledger, given = Ledger(), GIVEN | {"method": "dp-ls"}
+    with pytest.raises(ValueError, match="outside of jit"):
+        jax.jit(lambda: dpx.fit(x, Y, ledger=ledger, **given).weights)()
+    assert ledger.count_fits() == 0
+
+
+def test_no_setting_of_the_process_stops_a_charged_fit(monkeypatch):
+    """Rows of an accelerator are sliced by jax, as all rows are here."""
+    monkeypatch.setattr(device_rows, "_host", lambda part: part)
+    x = np.tile(X, (15, 1))  # more than one block
+    x[0, 0] = np.nan
+    placed = jnp.asarray(x)
+    with jax.debug_nans(True), jax.transfer_guard("disallow"):
+        dpx.fit(placed, np.tile(Y, 15), **GIVEN)
 
 
 def test_a_head_is_saved_loaded_and_read_by_commands(tmp_path):
@@ -211,6 +231,11 @@ try:
     dpx.fit(features, y, method="dp-sgd", steps=2 + index, **given)
 except ValueError as error:
     told.append(str(error))
+copies = jax.make_array_from_process_local_data(NamedSharding(placed.mesh, P()), x)
+try:
+    dpx.fit(copies, y, method="dp-sgd", steps=2, **given)
+except ValueError as error:
+    told.append(str(error))
 print(json.dumps(told))
 """
 
@@ -220,7 +245,7 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     running = [Fork(tmp_path, PROCESS, address, i) for i in range(2)]
     done = [one.wait(120) for one in running]
     assert [one.code for one in done] == [0, 0], done
-    heads, ledgers, refusals = zip(
+    heads, ledgers, refusals, copies = zip(
         *(json.loads(one.out.splitlines()[-1]) for one in done), strict=True
     )
     model = DPHeadClassifier(
@@ -230,6 +255,7 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     assert heads == (model.head_.weights.tobytes().hex(),) * 2
     assert ledgers == (True, False)
     assert all("differ in settings" in text for text in refusals)
+    assert all("an equal part" in text for text in copies)  # not a fit on each
 
 
 def test_samples_and_group_means_are_read_from_jax_arrays():
@@ -239,3 +265,15 @@ def test_samples_and_group_means_are_read_from_jax_arrays():
         chosen = np.array([1, 5, 150])
         for a, b in zip(one.blocks(chosen), other.blocks(chosen), strict=True):
             assert np.array_equal(a.x, b.x)
+
+
+@pytest.mark.parametrize(
+    "rows", [np.array([-1, 3]), slice(0, 9, 2), slice(None, None, -1)]
+)
+def test_any_index_of_numpy_gives_its_rows(rows):
+    assert np.array_equal(DeviceRows(jnp.asarray(X))[rows], X[rows])
+
+
+def test_a_row_beyond_the_last_one_is_an_error():
+    with pytest.raises(IndexError):
+        DeviceRows(jnp.asarray(X))[np.array([0, 200])]
