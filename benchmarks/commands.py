@@ -179,6 +179,14 @@ def defects(audits: int) -> None:
     module.run_sound(audits)
 
 
+@main.command()
+def seeded() -> None:
+    """A digest of each seeded head and report, to compare before and after."""
+    from benchmarks import seeded as module
+
+    module.run()
+
+
 # --- speed --------------------------------------------------------------------
 
 
