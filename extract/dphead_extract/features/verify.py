@@ -6,7 +6,7 @@ results. Read them, but never publish them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from dphead_extract.items import UNGROUPED, text_group
 
 # texts that other software writes for a missing value
 _LIKE_MISSING = ("NA", "N/A", "#N/A", "NaN", "nan", "None", "null", "NULL", "<NA>")
-_SHOWN_ROWS = 5  # rows that each problem shows; a choice, not measured
+# rows, and sets of equal images, that each problem shows; choices, not measured
+_SHOWN_ROWS = 5
+_SHOWN_SETS = 20
 
 
 def verify(path: str | Path) -> list[str]:
@@ -46,7 +48,7 @@ def verify(path: str | Path) -> list[str]:
     Notes
     -----
     The checks cover the digest of each block, labels without a class, unreadable rows,
-    equal images, rows without a split, groups in two splits, and groups with the name
+    equal images (each with its equals), rows without a split, groups in two splits, and groups with the name
     of a missing value.
     """
     with open_features(path) as file:
@@ -54,8 +56,8 @@ def verify(path: str | Path) -> list[str]:
         return _told(found, file)
 
 
-# a problem, and the ordinals of its rows; None if it concerns no row
-_Problem = tuple[str, np.ndarray | None]
+# a problem, and the ordinals of its rows, or sets of equal rows; None if no row has it
+_Problem = tuple[str, np.ndarray | list[np.ndarray] | None]
 
 
 def _told(problems: Iterable[_Problem], file: FeaturesFile) -> list[str]:
@@ -69,11 +71,19 @@ def _told(problems: Iterable[_Problem], file: FeaturesFile) -> list[str]:
         if rows is None:
             told.append(text)
         elif len(rows):
-            shown = rows[:_SHOWN_ROWS].tolist()
-            first = [str(row) if names is None else names[row] for row in shown]
-            first += ["..."] * (len(rows) > _SHOWN_ROWS)
-            told.append(f"{text}: {len(rows)} ({lead}{', '.join(first)})")
+            most = _SHOWN_SETS if isinstance(rows, list) else _SHOWN_ROWS
+            first = [_named(np.atleast_1d(row), names) for row in rows[:most]]
+            first += ["..."] * (len(rows) > most)
+            count = sum(np.size(row) for row in rows)
+            told.append(f"{text}: {count} ({lead}{', '.join(first)})")
     return told
+
+
+def _named(equal: np.ndarray, names: Sequence[str] | None) -> str:
+    """Return equal rows as text, joined by "="."""
+    shown = equal[:_SHOWN_ROWS].tolist()
+    texts = [str(row) if names is None else names[row] for row in shown]
+    return " = ".join([*texts, *["..."] * (len(equal) > _SHOWN_ROWS)])
 
 
 def check_blocks(file: FeaturesFile) -> None:
@@ -172,7 +182,10 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
     twice = _in_two(keys, ordinals, real)
     found["that stand twice"] = np.setdiff1d(twice, np.concatenate([*found.values()]))
     for where, rows in found.items():
-        yield f"equal images {where}", rows
+        ordered = rows[np.argsort(keys[rows], kind="stable")]
+        starts = np.flatnonzero(np.diff(keys[ordered])) + 1
+        sets = np.split(ordered, starts) if len(ordered) else []
+        yield f"equal images {where}", sorted(sets, key=lambda rows: rows[0])
 
 
 def _groups(file: FeaturesFile) -> Iterator[_Problem]:

@@ -295,9 +295,9 @@ def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
         tmp_path / "f.h5", x, y, ["a", "b", "c"], split=split, group=group, **names
     )
     assert verify(tmp_path / "f.h5") == [
-        "equal images in two splits: 2 (rows 3, 40)",
-        "equal images in two classes: 2 (rows 3, 40)",
-        "equal images in two groups: 2 (rows 3, 40)",
+        "equal images in two splits: 2 (rows 3 = 40)",
+        "equal images in two classes: 2 (rows 3 = 40)",
+        "equal images in two groups: 2 (rows 3 = 40)",
         "rows whose group is in two splits: 2 (rows 7, 45)",
     ]
 

@@ -18,9 +18,9 @@ def test_equal_images_are_reported_within_a_split(tmp_path):
     group[5], group[7], group[9], group[11] = group[1], "p9", group[4], ""
     write_features(tmp_path / "f.h5", x, labels, ["a", "b"], group=group)
     assert verify(tmp_path / "f.h5") == [
-        "equal images in two classes: 2 (rows 4, 9)",
-        "equal images in two groups: 4 (rows 2, 7, 10, 11)",
-        "equal images that stand twice: 2 (rows 1, 5)",
+        "equal images in two classes: 2 (rows 4 = 9)",
+        "equal images in two groups: 4 (rows 2 = 7, 10 = 11)",
+        "equal images that stand twice: 2 (rows 1 = 5)",
     ]
 
 
