@@ -6,7 +6,7 @@ results. Read them, but never publish them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def verify(path: str | Path) -> list[str]:
     Notes
     -----
     The checks cover the digest of each block, labels without a class, unreadable rows,
-    equal images (each with its equals), rows without a split, groups in two splits, and groups with the name
+    equal images, rows without a split, groups in two splits, and groups with the name
     of a missing value.
     """
     with open_features(path) as file:
@@ -79,11 +79,12 @@ def _told(problems: Iterable[_Problem], file: FeaturesFile) -> list[str]:
     return told
 
 
-def _named(equal: np.ndarray, names: Sequence[str] | None) -> str:
+def _named(equal: np.ndarray, names: list[str] | None) -> str:
     """Return equal rows as text, joined by "="."""
     shown = equal[:_SHOWN_ROWS].tolist()
     texts = [str(row) if names is None else names[row] for row in shown]
-    return " = ".join([*texts, *["..."] * (len(equal) > _SHOWN_ROWS)])
+    more = ["..."] if len(equal) > _SHOWN_ROWS else []
+    return " = ".join(texts + more)
 
 
 def check_blocks(file: FeaturesFile) -> None:

@@ -189,6 +189,7 @@ def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
                 f"Line {line} of {str(path)!r} has no image path. Add the path, or "
                 "remove the line."
             )
+        name = _on_disk(root, name)
         rows.append((name, size_of(root / name), label, its_split, group))
     return list_rows(
         "manifest",
@@ -199,6 +200,15 @@ def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
         splits="split" in roles,
         grouped="group" in roles,
     )
+
+
+def _on_disk(root: Path, name: str) -> str:
+    """Return a path of a table, with "/" for the "\\" of a path of Windows.
+
+    A file whose name has a "\\" keeps its name.
+    """
+    changed = "\\" in name and size_of(root / name) < 0
+    return name.replace("\\", "/") if changed else name
 
 
 def _facts(table: TableFile, image: str, roles: dict[str, str]) -> list[Any]:

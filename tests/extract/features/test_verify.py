@@ -46,5 +46,5 @@ def test_blocks_that_no_digest_covers_are_refused(tmp_path, block_rows):
     write_features(tmp_path / "f.h5", np.ones((5, 3)), np.zeros(5, int), ["a"])
     with open_features(tmp_path / "f.h5") as file:
         file.config["block_rows"] = block_rows
-        with pytest.raises(FormatError, match="has 1 digests for 5 rows"):
+        with pytest.raises(FormatError, match="do not cover its 5 rows"):
             check_blocks(file)

@@ -11,7 +11,7 @@ from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
 from pictures import drawn as png
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 NAMES = ["cat", "dog", "eel"]
 TWO = {"features": {"label": {"names": NAMES, "_type": "ClassLabel"}}}
@@ -171,6 +171,23 @@ def test_a_clinics_table_is_read_as_it_is(tmp_path, encoding, separator):
     assert source.group is not None
     assert source.group.tolist() == group_ids(groups, 4).tolist()
     assert [source.raw(i) for i in range(4)] == [png(i) for i in range(4)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_paths_of_windows_are_found(tmp_path, kind):
+    """A file whose own name has a backslash stays that file."""
+    files = {"a/b/0.png": r"a\b\0.png", r"own\1.png": r"own\1.png"}
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for i, name in enumerate(files):
+        (tmp_path / name).write_bytes(png(i))
+    rows = pa.table({"path": [*files.values()]})
+    if kind == "csv":
+        csv.write_csv(rows, tmp_path / "t.csv")
+    else:
+        parquet.write_table(rows, tmp_path / "t.parquet")
+    source = open_source(tmp_path / f"t.{kind}")
+    assert [*source.names] == [*files]
+    assert [source.raw(i) for i in range(2)] == [png(0), png(1)]
 
 
 @pytest.mark.parametrize(
