@@ -83,13 +83,18 @@ def test_the_documents_have_the_statement_and_check_knows_them(made):
         assert part in html
     assert "Sort &lt;radiographs&gt;" in html
     assert "that show several people" in html
+    unit = "one person (group), of whom at most 4 rows count"
+    assert f"protects <b>{unit}</b>" in html
+    said = "of which at most 4 count: one person, as the features file's group column"
+    assert said in read_run(run).report["statement"]
     fitted("report", run, "--dpia")  # with the copy in the run folder
     annex = (run / "dpia.html").read_text()
     assert "Needs legal review" in annex and "St. Example" in annex
     for heading in ("Art. 35(7)(d)", "EDPB Opinion 28/2024", "NIST SP 800-226"):
         assert heading in annex
     fitted("report", run, "--card")
-    assert "Sort &lt;radiographs>" in (run / "README.md").read_text()
+    card = (run / "README.md").read_text()
+    assert "Sort &lt;radiographs>" in card and f"| protects | {unit} |" in card
     assert "private metrics stored" not in dphead("check", run).out
     (run / "about.toml").write_text(ABOUT.replace("60", "61"))
     said = dphead("check", run).out
