@@ -60,7 +60,15 @@ class DeviceRows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Return rows as float32, for any index of numpy."""
+        """Return rows as float32, for any index of numpy.
+
+        Raises ValueError if other processes hold rows; `own` has the rows of this one.
+        """
+        if self.slots != slice(0, len(self)):
+            raise ValueError(
+                f"This process holds rows {self.slots.start} to {self.slots.stop - 1} "
+                f"of {len(self)}. Only private fits take rows of several processes."
+            )
         if isinstance(rows, slice):
             own = rows.step in (None, 1)
         else:
@@ -140,7 +148,14 @@ def jax_array(x: Any) -> Any:
     ValueError
         If the array has no values that this process can read.
     """
+    from jax import Array
+
     refuse_traced(x)
+    if not isinstance(x, Array):
+        raise ValueError(
+            f"A {type(x).__name__} of jax is not an array. Pass a jax.Array, such as "
+            "`ref[...]`."
+        )
     if x.is_deleted():
         raise ValueError(
             f"An array of shape {x.shape} was deleted or donated. Pass a copy of it."

@@ -93,7 +93,7 @@ class Head:
         for name in _LEAVES:
             own, theirs = getattr(self, name), getattr(fitted, name)
             traced = is_traced(own)
-            if traced or (own is not theirs and not np.array_equal(own, theirs)):
+            if traced or (own is not theirs and not np.array_equal(own, theirs, True)):
                 raise ValueError(
                     f"`{name}` differs from the fitted array, so the guarantee of the "
                     "fit may not cover it. Save the head that `fit` returned."

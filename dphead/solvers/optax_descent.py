@@ -84,7 +84,8 @@ class OptaxDescent(GradientDescent):
             zeros = jax.ShapeDtypeStruct(shape, jnp.float64)
             try:
                 state = jax.eval_shape(made.init, zeros)
-                found, _ = jax.eval_shape(made.update, zeros, state, zeros)
+                for _ in range(2):  # the first step may change the type of the state
+                    found, state = jax.eval_shape(made.update, zeros, state, zeros)
                 why = "" if found == zeros else f"it returns {found}"
             except Exception as error:  # errors of optax or of a user's own functions
                 state, why = None, " ".join(str(error).split()[:40])

@@ -20,6 +20,7 @@ from dphead import (
 from dphead.data import device_rows
 from dphead.data.arrays import ArrayRows
 from dphead.data.device_rows import DeviceRows
+from dphead.jax.head import of_model
 from dphead.privacy.ledger import Ledger
 
 X, Y = toy(200, 6, 3)
@@ -68,6 +69,7 @@ def wrong_arrays():
     deleted = jnp.asarray(X)
     deleted.delete()
     yield "deleted", deleted, Y
+    yield "ShapeDtypeStruct", jax.ShapeDtypeStruct((200, 6), float), Y
     yield "dim 3", jnp.ones((200, 6, 1)), Y
     yield "Complex data", jnp.asarray(X).astype(complex), Y
     yield "inconsistent numbers", jnp.asarray(X), jnp.asarray(Y[:-1])
@@ -144,6 +146,12 @@ def test_a_head_that_was_changed_is_not_saved_under_the_guarantee(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_head_that_is_not_finite_is_saved_as_fitted(tmp_path):
+    head = dpx.fit(X, Y, **GIVEN)
+    head.model.head_.weights[0, 0] = np.nan
+    of_model(head.model).save(tmp_path / "run")
+
+
 def test_two_fits_are_two_static_parts():
     """A compiled function returns the guarantee of the head that it got."""
     one, other = (dpx.fit(X, Y, **GIVEN | {"epsilon": e}) for e in (1.0, 2.0))
@@ -218,6 +226,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from core import toy
 import dphead.jax as dpx
+from dphead.data.device_rows import DeviceRows
 
 x, y = toy(200, 6, 3)
 placed = NamedSharding(Mesh(np.array(jax.devices()), ("rows",)), P("rows"))
@@ -236,6 +245,10 @@ try:
     dpx.fit(copies, y, method="dp-sgd", steps=2, **given)
 except ValueError as error:
     told.append(str(error))
+try:
+    DeviceRows(features)[np.array([0, 150])]
+except ValueError as error:
+    told.append(str(error))
 print(json.dumps(told))
 """
 
@@ -245,7 +258,7 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     running = [Fork(tmp_path, PROCESS, address, i) for i in range(2)]
     done = [one.wait(120) for one in running]
     assert [one.code for one in done] == [0, 0], done
-    heads, ledgers, refusals, copies = zip(
+    heads, ledgers, refusals, copies, reads = zip(
         *(json.loads(one.out.splitlines()[-1]) for one in done), strict=True
     )
     model = DPHeadClassifier(
@@ -256,6 +269,7 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     assert ledgers == (True, False)
     assert all("differ in settings" in text for text in refusals)
     assert all("an equal part" in text for text in copies)  # not a fit on each
+    assert all("This process holds rows" in text for text in reads)
 
 
 def test_samples_and_group_means_are_read_from_jax_arrays():

@@ -91,6 +91,13 @@ def refused():
     yield "missing 3 required", "lbfgs"
     for name in ("nothing", "_src", "clip", "apply_updates"):
         yield "the name of an optimizer", name
+    yield (
+        "incompatible shapes",  # in the second step
+        optax.GradientTransformation(
+            lambda weights: 0.0,
+            lambda gradient, state, _: (gradient + state, jax.numpy.ones((7, 7))),
+        ),
+    )
     yield "or GradientTransformation", 3
 
 
