@@ -37,8 +37,8 @@ def fit(
     Parameters
     ----------
     features : array of shape (n_rows, n_features)
-        numpy or jax array of bfloat16, float16 or float32, on one device or with its
-        rows sharded over several.
+        numpy or jax array of bfloat16, float16, float32 or float64, on one device or
+        with its rows sharded over several. Rows are rounded to float32.
     labels : array of shape (n_rows,)
         Class indices. A row with another label adds zero to every sum.
     n_classes : int
@@ -63,7 +63,8 @@ def fit(
     Raises
     ------
     ValueError
-        If an argument is invalid, or an array is traced. Nothing is charged then.
+        If an argument is invalid, or jax traces an array or the call. Nothing is
+        charged then.
     LedgerError
         If the fit would exceed the budget.
     """
