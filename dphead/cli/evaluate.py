@@ -195,11 +195,18 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
     ]
 
 
-def _predicted(asked: Asked, progress: Progress) -> tuple[Any, list[str], Any]:
-    """Return (probabilities, class names, the rows' names or None)."""
+def _predicted(
+    asked: Asked, progress: Progress, grouped: bool
+) -> tuple[Any, list[str], Any, Any]:
+    """Return (probabilities, class names, names or None, group ids if `grouped`)."""
     from dphead.analysis.metrics import probabilities
 
     if asked.of_network:
+        if grouped:
+            raise ValueError(
+                f"--per-person is for heads, but {asked.run} holds a network. Remove "
+                "--per-person."
+            )
         from dphead.finetune import saved
 
         opened, facts = _open_network(asked, measured=False)
@@ -208,6 +215,7 @@ def _predicted(asked: Asked, progress: Progress) -> tuple[Any, list[str], Any]:
             probabilities(saved.scores(*opened)),
             facts["class_names"],
             opened[2].names,
+            None,
         )
     from dphead.fit import files
 
@@ -215,7 +223,9 @@ def _predicted(asked: Asked, progress: Progress) -> tuple[Any, list[str], Any]:
         source, split = _features(asked, folder, progress)
         head, facts, x, _ = files.open_matching(asked.run, source, split)
         names = files.row_names(source, split)
-    return probabilities(head.scores(x), head.loss), facts["class_names"], names
+        groups = files.row_groups(source, split) if grouped else None
+    found = probabilities(head.scores(x), head.loss)
+    return found, facts["class_names"], names, groups
 
 
 def _features(
@@ -279,8 +289,16 @@ def _features(
         default="plain",
         help="excel: CSV that Excel opens in the language of this machine.",
     ),
+    click.option(
+        "--per-person",
+        is_flag=True,
+        help="Write one line for each group of SOURCE: the mean of the probabilities "
+        "of its images, and their number.",
+    ),
 )
-def predict(output: Path | None, top: int, csv_dialect: str, **given: Any) -> None:
+def predict(
+    output: Path | None, top: int, csv_dialect: str, per_person: bool, **given: Any
+) -> None:
     """Write the most likely classes and their probabilities for each row of SOURCE.
 
     SOURCE is a features file, images in any form `extract` reads, or one image file.
@@ -298,6 +316,7 @@ def predict(output: Path | None, top: int, csv_dialect: str, **given: Any) -> No
     from dphead.analysis.metrics import classified
     from dphead.cli.predictions import (
         format_of,
+        mean_per_person,
         prediction_rows,
         write_predictions,
     )
@@ -308,11 +327,17 @@ def predict(output: Path | None, top: int, csv_dialect: str, **given: Any) -> No
             f"--csv-dialect needs a CSV file, got {output}. Use the ending .csv."
         )
     with shown("reading rows") as progress:
-        found, classes, names = _predicted(asked, progress)
-    rows = prediction_rows(found, classes, names, top)
+        found, classes, names, groups = _predicted(asked, progress, per_person)
+    if per_person:
+        means, counts, first = mean_per_person(found, groups)
+        names = None if names is None else [names[row] for row in first]
+        rows = prediction_rows(means, classes, names, top, counts)
+    else:
+        rows = prediction_rows(found, classes, names, top)
     write_predictions(rows, output, kind, csv_dialect == "excel")
     if output is not None:
-        say("Wrote", f"{output}: {len(found):,} rows")
+        what = "people" if per_person else "rows"
+        say("Wrote", f"{output}: {len(rows):,} {what}")
     if none := int((~classified(found)).sum()):
         # standard output may carry the table
         say("No class", _without_class(none), err=output is None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dphead_extract.items import UNGROUPED
 from dphead_extract.safe_text import one_line, write_csv
 
 from dphead.analysis.metrics import classified
@@ -31,13 +32,46 @@ def format_of(output: Path | None) -> str:
     return kind
 
 
+def mean_per_person(
+    probabilities: np.ndarray, groups: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean probabilities of each group's rows that have a class.
+
+    A row without a group is on its own.
+
+    Returns
+    -------
+    (n_groups, n_classes) float
+        The means, in the order of the first rows; NaN without a row that has a class.
+    (n_groups,) int
+        Number of rows in each mean.
+    (n_groups,) int
+        Index of each group's first row.
+    """
+    keys = np.where(groups == UNGROUPED, -1 - np.arange(len(groups)), groups)
+    _, first, person = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    person, known = np.argsort(order)[person], classified(probabilities)
+    sums = np.zeros((len(first), probabilities.shape[1]))
+    np.add.at(sums, person[known], probabilities[known])
+    counts = np.bincount(person[known], minlength=len(first))
+    means = np.full_like(sums, np.nan)
+    np.divide(sums, counts[:, None], out=means, where=counts[:, None] > 0)
+    return means, counts, first[order]
+
+
 def prediction_rows(
-    probabilities: np.ndarray, classes: list[str], names: Any, top: int
+    probabilities: np.ndarray,
+    classes: list[str],
+    names: Any,
+    top: int,
+    counts: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
     """Return one dict per row, with its most likely classes.
 
     Its keys are row, image (if names are known), class, probability, class_2,
-    probability_2, ...
+    probability_2, ... With `counts`, rows are people: the keys person, images and
+    first_image replace row and image.
 
     Parameters
     ----------
@@ -49,14 +83,18 @@ def prediction_rows(
         The rows' names.
     top : int
         Largest number of classes to list for each row.
+    counts : ndarray of shape (n,), optional
+        Number of images of each person.
     """
     known = classified(probabilities)
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     found = []
     for row, best in enumerate(order):
         entry: dict[str, Any] = {"row": row}
+        if counts is not None:
+            entry = {"person": row, "images": int(counts[row])}
         if names is not None:
-            entry["image"] = names[row]
+            entry["image" if counts is None else "first_image"] = names[row]
         for place, position in enumerate(best, 1):
             more = "" if place == 1 else f"_{place}"
             probability = round(float(probabilities[row, position]), 4)

@@ -95,6 +95,36 @@ def test_predict_names_rows_where_names_are_known_and_gives_the_top_classes(
     assert "image" not in table(fitted("predict", run, copy).out)[0]
 
 
+def test_predict_averages_the_probabilities_of_each_person(made, tmp_path):
+    """Rows without a class are in no mean; a row without a group is a person."""
+    run, test = made
+    x, y = rows(90, seed=5)
+    group = np.array([f"p{i % 7}" for i in range(90)])
+    group[8:10] = ""
+    there = group != "p3"
+    there[0] = False
+    x = np.where(there[:, None], x, 0)
+    path = tmp_path / "people.h5"
+    write_features(path, x, y, CLASSES, group=group, valid=there)
+    write_names(path, [f"{i}.png" for i in range(90)])
+    each = probabilities(scores(run)[0])
+    of = [group == f"p{i}" for i in range(7)]
+    of += [np.arange(90) == 8, np.arange(90) == 9]
+    people = table(fitted("predict", run, path, "--per-person", "--top", 1).out)
+    wanted = [f"{i}.png" for i in (*range(7), 8, 9)]
+    assert [r["first_image"] for r in people] == wanted
+    for person, own in zip(people, of, strict=True):
+        own = own & there
+        assert int(person["images"]) == own.sum()
+        if not own.any():
+            assert not person["class"]
+            continue
+        mean = each[own].mean(axis=0)
+        assert person["class"] == CLASSES[mean.argmax()]
+        assert float(person["probability"]) == pytest.approx(mean.max(), abs=1e-4)
+    assert "--columns group=NAME" in refusal("predict", run, test, "--per-person")
+
+
 def test_unusable_input_is_refused(made, tmp_path):
     run, test = made
     excel = tmp_path / "out.xlsx"
