@@ -347,6 +347,11 @@ def alternative(replaced: bool, unit: str) -> str:
     return f"no other {unit} would have been used"
 
 
+def plural(unit: str) -> str:
+    """Return the plural of the name of a row or of a group."""
+    return "people" if unit == "person" else f"{unit}s"
+
+
 def detection(limits: dict[bool, float], what: str, unit: str) -> str:
     """Return a sentence with the bounds of `detection_limits`, rounded up.
 
@@ -357,7 +362,7 @@ def detection(limits: dict[bool, float], what: str, unit: str) -> str:
     what : str
         Target of the attack, such as "this head".
     unit : str
-        Name of a row or group, such as "image".
+        Name of a row or of a group, such as "image" or "person".
     """
     shares = [
         f"{percent_up(limit)} if {alternative(replaced, unit)}"
@@ -366,7 +371,7 @@ def detection(limits: dict[bool, float], what: str, unit: str) -> str:
     return (
         f"At a {100 * FALSE_POSITIVE_RATE:g} % false-positive rate, a "
         f"membership-inference attack on {what} detects at most this share of training "
-        f"{unit}s: {', '.join(shares)}."
+        f"{plural(unit)}: {', '.join(shares)}."
     )
 
 

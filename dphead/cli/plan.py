@@ -200,7 +200,7 @@ def _enough(found: Any) -> str:
     why = f"the smallest within one point of the best ({_percent(best.accuracy)})"
     if enough is best:
         why = "the best; no smaller epsilon comes within one point"
-    unit = "image" if found.question.group_cap is None else "group"
+    unit = "image" if found.question.group_cap is None else "person"
     return (
         f"epsilon {as_declared(enough.epsilon)} with {_percent(enough.accuracy)}: "
         f"{why}. {detection(enough.detected, 'that head', unit)}"

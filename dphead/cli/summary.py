@@ -124,7 +124,7 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
     from dphead.analysis import tradeoff
 
     ledger, n_fits = report["ledger"], report["ledger"]["fits"]
-    unit = name_unit_in(report) if plan.group_cap is None else "group"
+    unit = name_unit_in(report) if plan.group_cap is None else "person"
     if n_fits == 1:
         limits = tradeoff.detection_limits(plan.events(), plan.relation)
         return tradeoff.detection(limits, f"this {kind_of(report)}", unit)

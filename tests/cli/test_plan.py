@@ -68,7 +68,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
     for options, said in (
         (("--epsilon", "inf"), "write numbers: 0.5,1,2 (each a number from 0"),
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
-        (("--set", "nothing=1"), "got 'nothing'. Drop 'nothing'"),
+        (("--set", "nothing=1"), "has no setting 'nothing'"),
         (("--set", "loss=softmax"), "a method among dp-fc, dp-adam, dp-sgd, dp-optax"),
         (("--split", "test"), "must be one of"),
         (("--n-rows", "9"), "at least as many rows as classes"),

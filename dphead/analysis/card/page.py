@@ -33,6 +33,7 @@ from dphead.analysis.tradeoff import (
     alternative,
     detection,
     is_replaced,
+    plural,
 )
 from dphead.planning.plan import large_delta
 from dphead.privacy.rounding import as_declared, percent_up, rounded_down, rounded_up
@@ -93,7 +94,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     limits = limits_of(report) if g["private"] else []
     replaced, thing = is_replaced(g["neighboring_relation"]), name_unit_in(report)
-    member = "group" if g["group_cap"] else thing
+    member = "person" if g["group_cap"] else thing
     return {
         "report": report,
         "g": g,
@@ -101,6 +102,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "kind": kind_of(report),
         "thing": thing,
         "member": member,
+        "members": plural(member),
         "of_images": made_of_images(report["data"]["extraction"]),
         "backbones": _backbones(report["data"]["extraction"]),
         "sentence": _sentence(report, limits) if limits else "",
@@ -132,9 +134,9 @@ def _sentence(report: dict[str, Any], limits: list[Limits]) -> str:
     """Return the bound at FALSE_POSITIVE_RATE, in sentences for all readers."""
     at = REPORTED_RATES.index(FALSE_POSITIVE_RATE)
     own = {one.replaced: one.hits[at] for one in limits if one.own}
-    thing, grouped = name_unit_in(report), report["guarantee"]["group_cap"] is not None
-    unit = f"group of {thing}s" if grouped else thing
-    said = detection(own, f"this {kind_of(report)}", "group" if grouped else thing)
+    grouped = report["guarantee"]["group_cap"] is not None
+    unit = "person" if grouped else name_unit_in(report)
+    said = detection(own, f"this {kind_of(report)}", unit)
     return (
         f"{said} The attacker may know every other training {unit}, this report, and "
         f"run any feasible computation. Guessing detects "
