@@ -224,10 +224,13 @@ class People:
         if self.index is None or self.system is None:
             return
         assert groups is not None
-        marks = [self._mark("system", self.system), self._rows_mark(rows, groups)]
-        found = np.concatenate([np.array(marks, np.uint64), self._digests(groups)])
-        self.check(dataset_id, groups, joining)
-        self.index.extend(dataset_id, found)
+        system = self._mark("system", self.system)
+        mark = self._rows_mark(rows, groups)
+        for found in (np.append(self._digests(groups), np.uint64(system)), [mark]):
+            # also between the two: if a server loses the lock, another process may
+            # record the same people, and each process sees those of the other
+            self.check(dataset_id, groups, joining)
+            self.index.extend(dataset_id, np.array(found, np.uint64))
 
     def recorded(self, dataset_id: str, rows: str, groups: np.ndarray) -> bool:
         """Return whether the people of a features file were recorded here.

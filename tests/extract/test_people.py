@@ -175,3 +175,20 @@ def test_two_extractions_at_once_cannot_both_have_a_new_person(index):
     for process in started:
         process.join()
     assert sorted(said) == ["kept", "refused", "refused"]
+
+
+def test_people_who_are_recorded_at_once_without_the_lock_are_not_fitted(index):
+    """A server can lose the lock, for a time that no process chooses."""
+    people = People(index, "clinic", new=True)
+    other, extend = People(ImageIndex(index.folder), "clinic", new=True), index.extend
+
+    def late(dataset_id, found):
+        index.extend = extend
+        other.keep(B, SALT, ids("1"))
+        extend(dataset_id, found)
+
+    index.extend = late
+    with pytest.raises(ExtractError, match="1 of 1 people"):
+        people.keep(A, SALT, ids("1"))
+    assert not people.recorded(A, SALT, ids("1"))
+    assert people.recorded(B, SALT, ids("1"))

@@ -259,7 +259,7 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
                 people_of(more)
             with pytest.raises(ExtractError, match="60 of 60"):
                 People(people_index(), clinic, True).check(None, groups)
-    assert points == (8 if store == "file" else 11)
+    assert points == (9 if store == "file" else 12)
     declared()
     book = read_ledger(None, counted_in(id_of(one)))
     assert [fit["fit_id"] for fit in book.fits()] == [fit]
