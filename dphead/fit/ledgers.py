@@ -353,6 +353,10 @@ def charging(
     with holding(ledger):
         check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
         note_ledger(ledger.path, dataset_id)
+        # without DPHEAD_LEDGER, no other file tells where these are counted
+        for counted in counted_data_sets(ledger):
+            for place in _on_team(counted):
+                note_ledger(place, counted)
         yield
 
 

@@ -18,6 +18,7 @@ from dphead.fit.ledgers import (
     known_ledgers,
     ledger_name,
     merged_into,
+    note_ledger,
     open_ledger,
     people_index,
 )
@@ -89,8 +90,11 @@ def declare_people(
                 merged.append(found)
             people.keep(dataset_id, rows, groups, joining)
             _fix(book, people)
-            for ledgers in filter(None, merged):
-                merge(ledgers, book)
+            for one, ledgers in zip(merging, merged, strict=True):
+                for ledger in ledgers:
+                    note_ledger(ledger.path, one)
+                if ledgers:
+                    merge(ledgers, book)
         if counts != dataset_id:
             images = image_index()
             images.add(counts, images.images(dataset_id))

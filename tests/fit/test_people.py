@@ -472,6 +472,26 @@ def test_a_declaration_of_a_home_holds_on_a_server_that_is_set_later(
     assert counted_in(id_of(one)) == charged_in.dataset_id and fits_of(one) == 2
 
 
+def test_a_server_that_is_unset_later_is_not_forgotten(
+    tmp_path, clinic, monkeypatch, team
+):
+    """Whether this home declared the data set there, or only charged its fits."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    on_server(team, monkeypatch)
+    fitted("ledger", "people", clinic, one)
+    shared = open_ledger(None, counted_in(id_of(one)))
+    for home in (ledger_home(), tmp_path / "member"):
+        monkeypatch.setenv("DPHEAD_HOME", str(home))
+        on_server(team, monkeypatch)
+        if home.name == "member":
+            with charging(shared):
+                pass
+        monkeypatch.delenv("DPHEAD_LEDGER")
+        said = refusal("ledger", "budget", one, "--epsilon", 3, "--delta", 1e-3)
+        assert "a budget must count every fit" in said and id_of(one) in said
+
+
 def test_people_of_a_shard_of_another_home_are_recorded_where_it_is_joined(
     tmp_path, clinic, monkeypatch
 ):
