@@ -269,6 +269,8 @@ class Elsewhere:
         Private images affect only whether this ledger is listed at all.
         """
         whose = "the same data set" if self.overlap is None else "some of the images"
+        if self.shares:
+            whose = "a data set of the same id system"
         path = self.path if folder is None else named(self.path, folder)
         return {"path": path, "fits": self.fits, "of": whose}
 

@@ -18,6 +18,7 @@ from benchmarks.faults.servers import CLIENT
 from dphead.fit import loop
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
+    charged_elsewhere,
     charging,
     counted_in,
     declared_people,
@@ -305,6 +306,8 @@ def test_a_ledger_that_is_found_after_the_merge_counts(
     other.set_budget(2.0, 1e-3)
     reserve(specs(1, 8.0, group_cap=2), other)
     book = open_ledger(None, counted_in(id_of(two)))
+    told = [one.fact()["of"] for one in charged_elsewhere(book.dataset_id, book.path)]
+    assert told == ["a data set of the same id system"]
     message = "have the budget epsilon=2"
     with pytest.raises(LedgerError, match=message) as found, charging(book):
         pass
