@@ -105,7 +105,7 @@ def temperature(
     expected : Expectation, optional
         Accuracy on new rows, from released counts.
     margin : tuple of float, optional
-        Mean margin of the rows that count, and its standard deviation.
+        Mean margin of the used rows, and its standard deviation.
 
     Returns
     -------

@@ -12,7 +12,7 @@ import dphead
 from dphead.estimators import inputs
 from dphead.privacy.ledger import Ledger
 
-HOUSE_FORM = r"\A[^\n]+, got [^\n]+\.\Z"  # of an error
+ONE_LINE = r"\A[^\n]+\.\Z"
 # of each parameter a value that cannot be; `check_settings` has tests of its own
 WRONG = {
     "epsilon": 0.0,
@@ -165,7 +165,7 @@ def test_what_is_right_would_be_charged(estimator):
 def test_what_cannot_be_is_refused_before_the_charge(estimator, parameter):
     book, wrong = Ledger(), WRONG[parameter]
     given = WITH.get(parameter, {}) | {parameter: wrong}
-    with pytest.raises(ValueError, match=HOUSE_FORM):
+    with pytest.raises(ValueError, match=ONE_LINE):
         fitted(estimator, book, **({"ledger": book} | given))
     assert book.fits() == []
 
@@ -181,7 +181,7 @@ def test_groups_that_cannot_be_are_refused_before_the_charge(groups):
         dphead.DPAutoClassifier(classes=[0, 1], **given),
         dphead.DPPCA(**given),
     ):
-        with pytest.raises(ValueError, match=HOUSE_FORM):
+        with pytest.raises(ValueError, match=ONE_LINE):
             model.fit(np.zeros((60, 6)), np.arange(60) % 2, groups=groups)
     assert book.fits() == []
 
@@ -191,5 +191,5 @@ CLASSES = [None, 5, "012", [0, 0], range(10**400)]
 
 @pytest.mark.parametrize("classes", CLASSES, ids=range(len(CLASSES)))
 def test_classes_that_cannot_be_are_refused(classes):
-    with pytest.raises(ValueError, match=HOUSE_FORM):
+    with pytest.raises(ValueError, match=ONE_LINE):
         fitted("DPAutoClassifier", Ledger(), classes=classes)

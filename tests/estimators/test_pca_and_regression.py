@@ -65,7 +65,7 @@ def test_components_of_a_private_fit_are_near_those_of_the_rows(rows):
     assert list(pca.get_feature_names_out()) == ["dppca0", "dppca1"]
     assert pca.privacy_.epsilon == pytest.approx(8.0)
     labels = [release["label"] for release in pca.privacy_.releases]
-    assert labels == ["rows that count", "mean", "gram"]
+    assert labels == ["row count", "mean", "gram"]
 
 
 def test_the_regression_of_a_private_fit_is_near_that_of_the_rows(rows):

@@ -175,4 +175,4 @@ def test_shards_of_new_people_are_one_data_set(images, index, tmp_path):
         for i in (0, 1)
     }
     assert len(ids) == 1
-    assert len(people.index.images(*ids)) == 16 + 2  # the system, and the rows' salt
+    assert len(people.index.images(*ids)) == 16 + 3  # the system, and both shards

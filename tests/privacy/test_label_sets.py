@@ -279,7 +279,7 @@ def test_a_fit_on_sets_with_a_statistic_of_one_class_is_refused_before_its_charg
     facts = ProblemInfo(40, D, M)
     plan = make_plan(solver, facts, epsilon=1.0, delta=1e-3)
     for rows in (ArrayRows(x, sets_of("any", 40)), ArrayRows(x, sets_of("none", 40))):
-        with pytest.raises(ValueError, match="support label sets"):
+        with pytest.raises(ValueError, match="needs one class per row"):
             fit_rows(plan, rows, ledger=book)
     assert book.fits() == []
 
