@@ -20,6 +20,7 @@ from dphead.analysis.profiles import all_profiles
 from dphead.finetune.gradients import ModelGradient
 from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.run import make_training
+from dphead.finetune.settings import NAMES
 from dphead.planning import presets
 from dphead.planning.plan import large_delta
 from dphead.privacy.accounting import GaussianEvent
@@ -31,6 +32,10 @@ _SIZE = 1000  # parameters of a planned network: a plan depends on no weight
 
 def arguments(job: Job, train: str = "", out: str = "RUN") -> list[str]:
     """Return the command that trains a job's network, as its arguments."""
+    from dphead.cli.finetune import finetune
+
+    shown = finetune.get_params(click.Context(finetune))
+    options = {typed for option in shown for typed in option.opts}
     named = f"FIRST-{job.rows}-IMAGES" if job.rows else "IMAGES"
     found = ["dphead", "finetune", train or named, "-o", out]
     if job.features == features.MAPS:
@@ -49,11 +54,13 @@ def arguments(job: Job, train: str = "", out: str = "RUN") -> list[str]:
     if large_delta(job.epsilon, job.delta, facts_of(job).n_rows):
         found.append("--allow-large-delta")
     for name, value in job.settings.items():
-        option = name.replace("_", "-")
-        if isinstance(value, bool):
-            found.append(f"--{option}" if value else f"--no-{option}")
+        option = f"--{name.replace('_', '-')}"
+        if name in NAMES and option not in options:
+            found += ["--set", f"{name}={str(value).lower()}"]
+        elif isinstance(value, bool):
+            found.append(option if value else f"--no-{option[2:]}")
         else:
-            found += [f"--{option}", str(value)]
+            found += [option, str(value)]
     return found
 
 
