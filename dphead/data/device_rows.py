@@ -53,8 +53,16 @@ class DeviceRows:
         rows, first = copy(self), self.slots.start
         rows._parts = [(a - first, b - first, part) for a, b, part in self._parts]
         rows.shape = (self.slots.stop - first, self.shape[1])
-        rows.slots = slice(0, len(rows))
+        rows.slots, rows.is_shared = slice(0, len(rows)), False
         return rows
+
+    def require_one_process(self) -> None:
+        """Raise ValueError if several processes hold these rows, or copies of them."""
+        if self.is_shared:
+            raise ValueError(
+                "Several processes share these rows. Only private classifiers and "
+                "DPPCA fit them. Use an array of this process."
+            )
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -62,13 +70,9 @@ class DeviceRows:
     def __getitem__(self, rows: Any) -> np.ndarray:
         """Return rows as float32, for any index of numpy.
 
-        Raises ValueError if other processes hold rows; `own` has the rows of this one.
+        Raises ValueError if other processes share them; `own` has this one's rows.
         """
-        if self.slots != slice(0, len(self)):
-            raise ValueError(
-                f"This process holds rows {self.slots.start} to {self.slots.stop - 1} "
-                f"of {len(self)}. Only private fits take rows of several processes."
-            )
+        self.require_one_process()
         if isinstance(rows, slice):
             own = rows.step in (None, 1)
         else:

@@ -8,6 +8,7 @@ from dphead_extract.features.rows import UNGROUPED
 from sklearn.utils import _safe_indexing
 
 from dphead.data.arrays import declared_dtype, group_ids
+from dphead.data.device_rows import DeviceRows
 from dphead.estimators.base import DPClassifier
 from dphead.estimators.inputs import as_arrays, declared, is_path, require_target
 from dphead.estimators.labels import label_column, require_same_kind
@@ -102,6 +103,8 @@ def cross_validate(
             f"{typed(estimator)} and {typed(X)}. Load the rows of a features file "
             "first."
         )
+    if isinstance(X, DeviceRows):  # a score after the charge would fail
+        X.require_one_process()
     if type(folds) is not int or folds < 2:
         raise ValueError(f"`folds` is not a whole number of at least 2: {folds!r}.")
     if not np.isfinite(estimator.epsilon):
