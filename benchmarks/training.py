@@ -30,12 +30,17 @@ SHAPES = {"mnist": "81,7,7", "fashion-mnist": "81,7,7", "cifar10": "243,8,8"}  #
 _SIZE = 1000  # parameters of a planned network: a plan depends on no weight
 
 
-def arguments(job: Job, train: str = "", out: str = "RUN") -> list[str]:
-    """Return the command that trains a job's network, as its arguments."""
+@cache
+def _options() -> set[str]:
+    """Return the options of `dphead finetune`. The other settings need --set."""
     from dphead.cli.finetune import finetune
 
-    shown = finetune.get_params(click.Context(finetune))
-    options = {typed for option in shown for typed in option.opts}
+    found = finetune.get_params(click.Context(finetune))
+    return {typed for option in found for typed in option.opts}
+
+
+def arguments(job: Job, train: str = "", out: str = "RUN") -> list[str]:
+    """Return the command that trains a job's network, as its arguments."""
     named = f"FIRST-{job.rows}-IMAGES" if job.rows else "IMAGES"
     found = ["dphead", "finetune", train or named, "-o", out]
     if job.features == features.MAPS:
@@ -55,7 +60,7 @@ def arguments(job: Job, train: str = "", out: str = "RUN") -> list[str]:
         found.append("--allow-large-delta")
     for name, value in job.settings.items():
         option = f"--{name.replace('_', '-')}"
-        if name in NAMES and option not in options:
+        if name in NAMES and option not in _options():
             found += ["--set", f"{name}={str(value).lower()}"]
         elif isinstance(value, bool):
             found.append(option if value else f"--no-{option[2:]}")
