@@ -106,7 +106,6 @@ def _checked(given: dict[str, Any]) -> tuple[Any, Any]:
     from dphead_extract.extract_options import ExtractOptions
     from dphead_extract.normalization import RowNorm
     from dphead_extract.shards import Shard
-    from dphead_extract.sources.opening import open_source
 
     usual = RowNorm(traits_of(given["name"]).normalization)
     settings = {name: given[name] for name in settings_of_families()}
@@ -119,13 +118,6 @@ def _checked(given: dict[str, Any]) -> tuple[Any, Any]:
         shard=given["shard"] or Shard.of_process(),
     )
     check_options(options.backbone)
-    source = open_source(
-        options.source,
-        options.classes,
-        options.split,
-        options.layout,
-        options.columns,
-        options.backbone.pixels,
-    )
+    source = options.opened()
     options.holdout.split(source)
     return options, source

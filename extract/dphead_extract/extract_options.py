@@ -32,6 +32,7 @@ from dphead_extract.shards import Shard
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import COLUMNS, Columns
 from dphead_extract.sources.holdout import HOLDOUT, Holdout
+from dphead_extract.sources.image import Source
 
 _speed = partial(Option, section="Speed and processes")
 
@@ -127,3 +128,17 @@ class ExtractOptions:
         if (self.bits, self.intensity) != (None, None):
             pixels = PixelRange(self.bits, self.intensity)
             self.backbone = replace(self.backbone, pixels=pixels)
+
+    def opened(self) -> Source:
+        """Open the source, without test images set apart."""
+        # imports pyarrow, which `dphead extract --help` does not need
+        from dphead_extract.sources.opening import open_source
+
+        return open_source(
+            self.source,
+            self.classes,
+            self.split,
+            self.layout,
+            self.columns,
+            self.backbone.pixels,
+        )

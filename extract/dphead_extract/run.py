@@ -41,7 +41,6 @@ from dphead_extract.loop import (
 )
 from dphead_extract.people import rows_name
 from dphead_extract.sources.image import MISSING, Source
-from dphead_extract.sources.opening import open_source
 
 # Decoding threads of a process with a GPU. Of 4, 8 and 16 on 16 cores, 8 gave the most
 # images a second (ViT-B/16, H200): more threads wait for the interpreter's lock.
@@ -156,7 +155,7 @@ def extract(
         )
     people = options.people.of_same(options.same_data_as)
     options = replace(options, people=people)
-    source = options.holdout.split(source or opened(options))
+    source = options.holdout.split(source or options.opened())
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
     part = source.part(*options.shard.rows(n_rows, options.block_rows))
@@ -217,18 +216,6 @@ def extract(
             *(verify(writer.path) if options.check else []),
         ],
         left_out=source.left_out + Counter({"rows beyond --limit": beyond}) + masked,
-    )
-
-
-def opened(options: ExtractOptions) -> Source:
-    """Open the source of the options, without test images set apart."""
-    return open_source(
-        options.source,
-        options.classes,
-        options.split,
-        options.layout,
-        options.columns,
-        options.backbone.pixels,
     )
 
 
