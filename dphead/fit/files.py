@@ -534,14 +534,19 @@ def import_like(
     """
     from dphead_extract.importing import ImportOptions, import_features
     from dphead_extract.sources.classes import Classes
+    from dphead_extract.sources.schema import Schema
 
     head, facts = open_head(run)
     with explain_damage("a head's extraction", run):
         backbone = facts["extraction"]["backbone"]
+        declared = facts["extraction"].get("transform", {}).get("schema")
+        schema = None if declared is None else Schema.of(declared)
     names = facts["class_names"] if labeled else None
     classes = Classes(names, False, not labeled, allow_unlabeled=True)
-    columns = replace(columns, width=len(head.weights))
-    options = ImportOptions(source, output, columns, classes, backbone=backbone)
+    if schema is None:
+        columns = replace(columns, width=len(head.weights))
+    made = {"backbone": backbone, "schema": schema}
+    options = ImportOptions(source, output, columns, classes, **made)
     if (width := import_features(options).n_features) != len(head.weights):
         raise ValueError(
             f"{source} has {width} columns, and the head needs {len(head.weights)}. "

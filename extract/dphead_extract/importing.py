@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from dphead_extract.sources.classes import (
 )
 from dphead_extract.sources.columns import COLUMNS, Columns
 from dphead_extract.sources.holdout import HOLDOUT, Holdout
+from dphead_extract.sources.schema import Schema
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
 
@@ -62,6 +63,18 @@ class ImportOptions:
         replace(
             DTYPE,
             help=f"{DTYPE.help} Default: float16 if FILE has float16, else float32.",
+        ),
+    ] = None
+    schema: Annotated[
+        Schema | None,
+        Option(
+            "TOML file that declares the columns of a table: age = [0, 120] for a "
+            'public range, sex = ["f", "m"] for public categories, or {values = [0, '
+            "120], missing = true}. Numbers are scaled to -1 to 1, and each category "
+            "becomes a column.",
+            section="Features",
+            read=Schema.read,
+            metavar="FILE",
         ),
     ] = None
     block_rows: Annotated[int, BLOCK_ROWS] = 1024
@@ -115,7 +128,7 @@ def import_features(
     """
     people = options.people.of_same(options.same_data_as)
     options = replace(options, people=people)
-    table = open_embeddings(options.source, options.columns)
+    table = open_embeddings(options.source, options.columns, options.schema)
     n_rows, groups, doubts = _survey(table, options)
     header = _make_header(table, options, n_rows)
     with ExitStack() as stack:
@@ -194,7 +207,9 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
     columns of the same number.
     """
     names = hashlib.sha256(canonical_json(list(table.columns)).encode()).hexdigest()
-    named = {"columns_sha256": names} if table.columns else {}
+    named: dict[str, Any] = {"columns_sha256": names} if table.columns else {}
+    if options.schema is not None:
+        named["schema"] = options.schema.declared
     dtype = "float16" if table.dtype == np.float16 else "float32"
     grouped = "group" in table.roles
     header = Header(
@@ -235,7 +250,8 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
 def _digest(options: ImportOptions) -> str:
     """Return the sha256 of the file's bytes and of the chosen columns."""
     kind = options.source.suffix.lower()[1:]
-    digest = hashlib.sha256(repr((kind, options.columns)).encode())
+    chosen = (kind, options.columns, *([options.schema] if options.schema else []))
+    digest = hashlib.sha256(repr(chosen).encode())
     with options.source.open("rb") as file:
         digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

@@ -25,6 +25,7 @@ from dphead_extract.importing import ImportOptions, encoded, finite, import_feat
 from dphead_extract.sources import table_files
 from dphead_extract.sources.classes import Classes, class_names
 from dphead_extract.sources.columns import Columns
+from dphead_extract.sources.schema import Schema
 from dphead_extract.sources.table_files import floats
 from dphead_extract.sources.tables import open_embeddings as open_table
 from hypothesis import HealthCheck, given, settings
@@ -391,3 +392,124 @@ def test_arrays_that_hold_no_texts_or_numbers_are_refused(tmp_path):
     np.savez(tmp_path / "e.npz", features=rows, group=np.array([1j, 2j]))
     with pytest.raises(ExtractError, match="'group' must hold text or numbers"):
         import_features(ImportOptions(tmp_path / "e.npz", tmp_path / "e.h5"))
+
+
+SCHEMA = """
+age = [20, 100]
+sex = ["f", "m"]
+weight = {values = [40, 140], missing = true}
+grade = {values = ["1", "2", "3"], missing = true}
+"""
+PEOPLE = """name,grade,age,sex,weight,label
+Ann,1,60,f,90,well
+Bob,2.0,20,m,,ill
+Cid,4,130,m,1e9,ill
+Dan,,inf,m,65,well
+Eve,3,,f,65,well
+Flo,3,40,x,65,well
+"""
+
+
+def of_schema(folder: Path, text=SCHEMA) -> Schema:
+    (folder / "schema.toml").write_text(text)
+    return Schema.read(str(folder / "schema.toml"))
+
+
+def test_a_schema_scales_numbers_and_gives_each_category_a_column(tmp_path):
+    """Every other column of the file is left out."""
+    (tmp_path / "p.csv").write_text(PEOPLE)
+    schema = of_schema(tmp_path)
+    names = "age,sex=f,sex=m,weight,weight missing,grade=1,grade=2,grade=3"
+    assert schema.names == (*names.split(","), "grade missing", "constant")
+    classes = Classes(["well", "ill"])
+    got = imported(tmp_path / "p.csv", classes=classes, schema=schema)
+    assert got["features"].tolist() == [
+        [0, 1, 0, 0, 0, 1, 0, 0, 0, 1],
+        [-1, 0, 1, 0, 1, 0, 1, 0, 0, 1],
+        [1, 0, 1, 1, 0, 0, 0, 0, 1, 1],
+        [1, 0, 1, -0.5, 0, 0, 0, 0, 1, 1],
+        *[[0] * 10] * 2,  # no age, and a sex that was not declared: masked
+    ]
+    assert got["valid"].tolist() == [True] * 4 + [False] * 2
+    assert got["labels"].tolist() == [0, 1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.integers(0, 5), st.sampled_from(["", "nan", "x", "1e400", "-1", "f", "3"]))
+def test_one_row_of_a_schema_changes_no_other(tmp_path, kind, at, cell):
+    """Whatever is in its cells."""
+    schema, path = of_schema(tmp_path), tmp_path / f"p.{kind}"
+
+    def encoded(lines):
+        names, *rows = (line.split(",") for line in lines)
+        if kind == "csv":
+            path.write_text("\n".join(lines))
+        else:
+            cells = zip(names, zip(*rows, strict=True), strict=True)
+            pa.parquet.write_table(pa.table(dict(cells)), path)
+        table = open_table(path, Columns(), schema)
+        return np.concatenate([block["features"] for block in table.read(4, True)])
+
+    lines = PEOPLE.splitlines()
+    if kind == "parquet":  # numbers are numbers there
+        text = 'sex = ["f", "m"]\ngrade = {values = ["1"], missing = true}'
+        schema = of_schema(tmp_path, text)
+    before = encoded(lines)
+    lines[1 + at] = ",".join([cell] * 6)
+    after = encoded(lines)
+    assert np.nan_to_num(np.abs(after)).max() <= 1
+    rest = np.arange(6) != at
+    assert_array_equal(before[rest], after[rest])
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("", "has no column"),
+        ("age = 5", "'age' as 5. Declare a range"),
+        ("age = [5, 5]", "Declare a range"),
+        ("age = [-1e308, 1e308]", "Declare a range"),
+        ("age = [5, inf]", "Declare a range"),
+        ("age = [1, 2, 3]", "Declare a range"),
+        ('sex = ["f", " f"]', "Declare a range"),
+        ('sex = ["f", 1]', "Declare a range"),
+        ("age = {values = [0, 9], missin = true}", "Declare a range"),
+        ("age = [0", "--schema needs a TOML file"),
+        ("height = [0, 2]", "no column 'height'"),
+        ("label = [0, 1]", "no column 'label'"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(tmp_path, text, said):
+    (tmp_path / "p.csv").write_text(PEOPLE)
+    with pytest.raises(ExtractError, match=re.escape(said)):
+        imported(tmp_path / "p.csv", schema=of_schema(tmp_path, text))
+    with pytest.raises(ExtractError, match="Drop one of the two"):
+        imported(tmp_path / "p.csv", Columns(("age",)), schema=of_schema(tmp_path))
+    assert not list(tmp_path.glob("p.h5*"))
+
+
+def test_new_rows_of_a_table_are_encoded_by_the_schema_of_the_head(tmp_path):
+    """In the order of the schema, whose names are not in alphabetical order."""
+    draw = np.random.default_rng(0)
+    age, sex = draw.integers(20, 100, 400), draw.integers(0, 2, 400)
+    lines = [
+        f"{'fm'[s]},{a},{int(a + 30 * s > 75)}" for a, s in zip(age, sex, strict=True)
+    ]
+    text = "\n".join(["sex,age,label", *lines])
+    (tmp_path / "p.csv").write_text(text)
+    (tmp_path / "schema.toml").write_text('sex = ["f", "m"]\nage = [20, 100]')
+    made = ["-o", tmp_path / "p.h5", "--schema", tmp_path / "schema.toml"]
+    said = fitted("features", "import", tmp_path / "p.csv", *made, "--classes", 2)
+    assert "sex=f, sex=m, age, constant" in words(said.out)
+    assert "none found" in said.out  # equal rows are no findings
+    fitted("fit", tmp_path / "p.h5", "--epsilon", 8, "-o", tmp_path / "run")
+    lines = [line.rpartition(",")[0] + ",x" for line in text.splitlines()[1:]]
+    (tmp_path / "n.csv").write_text("\n".join(["sex,age,more", *lines]))
+    found = fitted("predict", tmp_path / "run", tmp_path / "n.csv").out.splitlines()
+    found = np.array([int(line.split(",")[1]) for line in found[1:]])
+    assert np.mean(found == (age + 30 * sex > 75)) > 0.9

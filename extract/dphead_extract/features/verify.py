@@ -169,7 +169,12 @@ def _labels(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _images(file: FeaturesFile) -> Iterator[_Problem]:
-    """Report images that occur in several rows."""
+    """Report images that occur in several rows.
+
+    People of a table may well have equal values, so its rows are not compared.
+    """
+    if "schema" in file.config["transform"]:
+        return
     digests = np.ascontiguousarray(file.row_digest).view("V16").ravel()
     keys = np.unique(digests, return_inverse=True)[1]
     real = file.valid & file.row_digest.any(axis=1)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.columns import TABLE_SUFFIXES, Columns, check_columns
 from dphead_extract.sources.npz import opened_arrays
+from dphead_extract.sources.schema import Schema
 from dphead_extract.sources.table_files import (
     TableFile,
     check_role,
@@ -132,12 +133,15 @@ def _native(values: np.ndarray) -> np.ndarray:
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def open_embeddings(path: Path, columns: Columns) -> Table:
+def open_embeddings(
+    path: Path, columns: Columns, schema: Schema | None = None
+) -> Table:
     """Recognize a file of embeddings by its name and read its header.
 
     The features of an .npz are an array. The features of other files are columns of
     numbers, or one column of lists. The column's type or `columns.width` gives the
-    length of a list. A list of another length is a row that is not finite.
+    length of a list. A list of another length is a row that is not finite. With a
+    schema, the features are its columns, encoded.
 
     Raises
     ------
@@ -159,11 +163,28 @@ def open_embeddings(path: Path, columns: Columns) -> Table:
     roles = columns.roles(names, path)
     for role, name in roles.items():
         check_role(role, file.schema.field(name).type, path)
-    features = columns.of_features(names, path)
-    kinds = {name: file.schema.field(name).type for name in features}
-    width, dtype, is_list = width_and_dtype(
-        kinds, columns.width, bool(file.separator), path
-    )
+    if schema is not None:
+        rest = [name for name in names if name not in roles.values()]
+        schema.check(columns, {name: file.schema.field(name).type for name in rest})
+        features, is_list = [*schema.columns], False
+        check_columns(features, rest, path)
+        width, dtype = len(schema.names), np.dtype(np.float64)
+    else:
+        features = columns.of_features(names, path)
+        kinds = {name: file.schema.field(name).type for name in features}
+        width, dtype, is_list = width_and_dtype(
+            kinds, columns.width, bool(file.separator), path
+        )
+
+    def encode(table: pa.Table) -> np.ndarray:
+        if schema is not None:
+            return schema.encode(table, path)
+        each = width if is_list else None
+        parts = [
+            floats(table.column(name), each, f"The column {name!r} of {str(path)!r}")
+            for name in features
+        ]
+        return np.concatenate(parts, axis=1)
 
     def read(rows: int, with_features: bool) -> Iterator[RowBlock]:
         # without columns of roles, the first feature says how many rows there are
@@ -171,21 +192,14 @@ def open_embeddings(path: Path, columns: Columns) -> Table:
         for table in file.read([*roles.values(), *extra], rows):
             block: RowBlock = {role: table.column(name) for role, name in roles.items()}
             if extra:
-                parts = [
-                    floats(
-                        table.column(name),
-                        width if is_list else None,
-                        f"The column {name!r} of {str(path)!r}",
-                    )
-                    for name in extra
-                ]
-                block["features"] = np.concatenate(parts, axis=1)
+                empty = np.zeros((table.num_rows, 0))
+                block["features"] = encode(table) if with_features else empty
             yield block
 
     return Table(
         width,
         dtype,
-        () if is_list else tuple(features),
+        schema.names if schema else () if is_list else tuple(features),
         tuple(roles),
         read,
         getattr(file, "unread", ()),
