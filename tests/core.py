@@ -63,7 +63,6 @@ def reserve(specs, ledger=None, store=None, epsilon=1.0, delta=1e-5):
         [s.row() for s in specs],
         epsilon=epsilon,
         delta=delta,
-        relation=specs[0].relation,
         description="test",
         plan_hash="hash",
         store=store,

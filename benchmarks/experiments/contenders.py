@@ -37,7 +37,6 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
         plan,
         epsilon=1.0,
         delta=1e-5,
-        relation=spec.relation,
         description="steps",
         plan_hash="",
         store=None,

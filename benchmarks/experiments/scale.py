@@ -35,7 +35,6 @@ WARM_UP, PASSES = 2_048, 3
 PLAN: dict[str, Any] = {
     "epsilon": 1.0,
     "delta": 1e-6,
-    "relation": "zero_out",
     "description": "scale",
     "plan_hash": "",
     "store": None,

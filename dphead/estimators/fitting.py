@@ -291,6 +291,7 @@ class PrivateEstimator(BaseEstimator):
             summer=summer,
             noise=noise,
             backend=getattr(self, "backend", "numpy"),
+            groups=data.groups,
         )
         fit = _on_processes(fit, data)
         # the folds of a cross-validation share one charge

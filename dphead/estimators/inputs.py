@@ -44,6 +44,7 @@ from dphead.fit.files import (
     source_of_arrays,
 )
 from dphead.fit.fit import RowSizes
+from dphead.fit.ledgers import RowGroups
 from dphead.planning.plan import public_n_rows
 from dphead.privacy.contract import Rows
 from dphead.privacy.python_values import python_value
@@ -78,6 +79,8 @@ class TrainingData:
         after the fit.
     hosts : Hosts or None
         The processes that hold the rows of a jax array; None for one process.
+    groups : RowGroups or None
+        The groups of a features file; None for arrays.
     """
 
     rows: Callable[[], Rows]
@@ -88,6 +91,7 @@ class TrainingData:
     classes_seen: bool = False
     notice: Callable[[], str] = str
     hosts: Hosts | None = None
+    groups: RowGroups | None = None
 
 
 def is_path(x: Any) -> bool:
@@ -317,6 +321,7 @@ def from_file(
             names,
             source_of(file, [str(name) for name in names]),
             RowSizes(n_rows, file.n_features, cap, label_sets is not None),
+            groups=RowGroups.of(file),
             **more,
         )
 

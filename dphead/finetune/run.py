@@ -232,6 +232,7 @@ def _prepare(
         summer=VerifiedSum(sums, parts=parts),
         noise=NoiseSource(options.seed),
         hosts=hosts,
+        groups=data.charged,
     )
     if hosts is None:
         return fit

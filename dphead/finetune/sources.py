@@ -25,8 +25,10 @@ from dphead.fit import files
 from dphead.fit.files import SourceFacts
 from dphead.fit.ledgers import (
     IN_MEMORY,
+    RowGroups,
     counted_in,
     data_set_of,
+    declared_people,
     has_home,
     image_index,
     people_index,
@@ -60,6 +62,8 @@ class Data:
         Digests of images, for the index of known images.
     groups : ndarray or None
         Group ids of images, for the index of people.
+    charged : RowGroups or None
+        The groups that the charge compares; None without a data set.
     holdout : dict
         How --test-fraction split the features file; {} without --test-fraction.
     facts : dict
@@ -77,6 +81,7 @@ class Data:
     source: SourceFacts
     digests: np.ndarray | None = None
     groups: np.ndarray | None = None
+    charged: RowGroups | None = None
     holdout: dict[str, Any] = field(default_factory=dict)
     facts: Mapping[str, str | list[str]] = field(default_factory=dict)
     digest: str = ""
@@ -141,6 +146,7 @@ def _load_maps(
             shape=options.shape,
             pixels=False,
             split=split or file.split_names[0],
+            charged=RowGroups.of(file),
             holdout=file.holdout,
             facts={"n_rows": str(rows.n_rows)} | files.file_facts(file),
             digest=file.config_hash,
@@ -282,12 +288,13 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     people = people.of_same(options.same_data_as)
     named = people.data_set(_named(options))
     known = index.overlaps(data.digests) if index is not None else []
+    recorded = not options.dry_run
     with people.held():
         uncounted = options.ledger is None and np.isinf(options.epsilon)
         if options.ledger == IN_MEMORY or (named is None and uncounted):
             # the budget of a known data set, if any, covers every fit
             named = named or next((o.dataset_id for o in known if o.notable), None)
-            people = People()
+            people, recorded = People(), False
         else:
             if people.shared_id is not None:
                 check_images(known, people)
@@ -306,9 +313,13 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
                     people.keep(named, "", data.groups)
                     if index is not None and not claims:
                         index.add(named, data.digests)
+    charged, record = None, people.record
+    if named is not None and recorded:
+        charged = RowGroups(named, data.groups, record)
+        record = declared_people(charged)
     counted = None if named is None else counted_in(named)
-    facts = {"dataset_id": counted, "people": people.record}
-    return replace(data, source=replace(data.source, **facts))
+    source = replace(data.source, dataset_id=counted, people=record)
+    return replace(data, source=source, charged=charged)
 
 
 def _named(options: FinetuneOptions) -> str | None:

@@ -29,7 +29,7 @@ from dphead.data.features import (
 )
 from dphead.fit.head_file import open_head
 from dphead.fit.known_weights import known_weights
-from dphead.fit.ledgers import counted_in, declared_people
+from dphead.fit.ledgers import RowGroups, counted_in, declared_people
 from dphead.solvers.head import LinearHead
 
 # keys of an `extraction` that say how rows were made
@@ -153,7 +153,7 @@ def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
         classes_declared=file.classes_declared or _DECLARED_IN_FIT,
         extraction=extraction_of(file),
         grouped=file.group is not None,
-        people=declared_people(file),
+        people=declared_people(RowGroups.of(file)),
     )
 
 

@@ -21,7 +21,7 @@ from dphead.fit.duration import (
     time_in_words,
 )
 from dphead.fit.files import SourceFacts, source_of_arrays
-from dphead.fit.ledgers import Elsewhere, charging
+from dphead.fit.ledgers import Elsewhere, RowGroups, charging
 from dphead.fit.loop import Progress, follow, lead
 from dphead.fit.memory import share
 from dphead.fit.processes import agree
@@ -137,6 +137,8 @@ class Fit(Generic[_T]):
         What must be equal on all processes (`agree`).
     backend : str
         What computes the solver's algebra (`on_device`).
+    groups : RowGroups or None
+        The groups of rows with a data set, which the charge compares. Private.
     about : About
         What else is public about the fit.
     """
@@ -150,6 +152,7 @@ class Fit(Generic[_T]):
     hosts: Hosts | None = None
     agreed: Mapping[str, Any] = field(default_factory=dict)
     backend: str = "numpy"
+    groups: RowGroups | None = None
 
     @property
     def announced(self) -> FitPlan[_T]:
@@ -383,16 +386,20 @@ def charge_ledger(
     text = f"{fit.about.name} {fit.about.preset or ''}".strip()
     if not (plan.private or not_private):
         _check_own(ledger, seed)
-    with charging(ledger):
+    people, groups = fit.about.source.people, None
+    # with an id system, ids of people are compared, in all of its data sets
+    if fit.groups is not None and plan.group_cap is not None and people is None:
+        groups = fit.groups.digests()
+    with charging(ledger, rows=fit.groups, people=people):
         return ledger.reserve(
             [s.row() for s in plan.specs],
             epsilon=plan.epsilon if plan.private else math.inf,
             delta=plan.delta,
-            relation=plan.relation,
             description=text + ("" if seed is None else f" (seed {seed}: not private)"),
             plan_hash=fit.digest(),
             store=store,
             fit_id=fit_id,
+            groups=groups,
         )
 
 

@@ -8,15 +8,22 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
+from dphead_extract.errors import FormatError
 from dphead_extract.features.format import FeaturesFile
 from dphead_extract.index import ImageIndex, Overlap
-from dphead_extract.people import People, rows_name
+from dphead_extract.people import (
+    People,
+    groups_digest,
+    groups_mark,
+    rows_name,
+)
 
 from dphead.analysis.ledger_place import ledger_home, named
 from dphead.fit.team_images import TeamImages, TeamPeople
@@ -115,50 +122,99 @@ def _noted_in(dataset_id: str, fact: str) -> str | None:
     return None
 
 
-def declared_people(file: FeaturesFile) -> dict[str, Any] | None:
-    """Return the declared id system of a features file, or None.
+@dataclass(frozen=True)
+class RowGroups:
+    """Hold the groups of rows, and what their source declares. Private.
 
-    A file that was written before the declaration has it from its ledger. Its people
-    must be recorded too: a data set can have several files, with other people.
+    Attributes
+    ----------
+    dataset_id : str
+        The data set's own id.
+    ids : (n,) int64 or None
+        The group id of each row of the whole source; None without groups.
+    people : dict or None
+        The id system that the source declares (`People.record`).
+    rows : str
+        `rows_name` of a features file, "" for images.
+    path : Path or None
+        The features file; None for images.
+    """
+
+    dataset_id: str
+    ids: np.ndarray | None
+    people: dict[str, Any] | None = None
+    rows: str = ""
+    path: Path | None = None
+
+    @classmethod
+    def of(cls, file: FeaturesFile) -> Self:
+        """Return the groups of a features file."""
+        rows = rows_name(file.salt, file.config)
+        return cls(file.dataset_id, file.group, file.people, rows, file.path)
+
+    def command(self, system: str = "NAME", new: bool = False) -> str:
+        """Return what declares the id system of these rows."""
+        options = " --new-people" if new else ""
+        if self.path is None:
+            return f"--people {system}{options}"
+        return f"`dphead ledger people {system} {self.path}{options}`"
+
+    def digests(self) -> dict[str, str]:
+        """Return digests of the groups, for `Ledger.check_groups`.
+
+        Their keys are those of people: the home's and the team's.
+        """
+        if self.ids is None or not has_home():
+            return {}
+        own = self.dataset_id, self.ids
+        indexes = people_index(), ImageIndex(ledger_home() / "people")
+        return {
+            index.keyed("groups", 8).hex(): groups_digest(index, *own).hex()
+            for index in indexes
+        }
+
+
+def declared_people(rows: RowGroups) -> dict[str, Any] | None:
+    """Return the declared id system of rows, or None.
+
+    Rows that were written before the declaration have it from their ledger. Their
+    people must be recorded too: a data set can have several files, with other people.
 
     Raises
     ------
     LedgerError
-        If the file's people were not recorded in the index of people, or if its ledger
-        is not the ledger of the id system. No value of a row but its group decides
-        this, for the data holder alone.
+        If the people were not recorded in the index of people, or if their ledger is
+        not the ledger of the id system. No value of a row but its group decides this,
+        for the data holder alone.
     """
-    counted = counted_in(file.dataset_id)
-    declared = file.people or _declared_in(counted)
+    counted = counted_in(rows.dataset_id)
+    declared = rows.people or _declared_in(counted)
     # another file with its id can be declared, as by an import
-    known = has_home() and len(people_index().images(file.dataset_id))
-    if declared is None and not known:
+    if declared is None and not (has_home() and people_index().knows(rows.dataset_id)):
         return None
-    if file.group is None:
+    found = rows.path or "the source of images"
+    if rows.ids is None:
         raise LedgerError(
-            f"Data set {file.dataset_id} belongs to a declared id system, and "
-            f"{file.path} has no ids of people. Write the file again with a column of "
-            "ids (--columns group=NAME)."
+            f"Data set {rows.dataset_id} belongs to a declared id system, and {found} "
+            "has no ids of people. Name a column of ids (--columns group=NAME)"
+            f"{'.' if rows.path is None else ', and write the file again.'}"
         )
     if declared is None:
         raise LedgerError(
-            f"Data set {file.dataset_id} belongs to a declared id system, which "
-            f"{file.path} does not name. Type `dphead ledger people NAME {file.path}` "
-            "with the name of the system, and --new-people if that was declared."
+            f"Data set {rows.dataset_id} belongs to a declared id system, which "
+            f"{found} does not name. Type {rows.command()} with the name of the "
+            "system, and --new-people if that was declared."
         )
     people = People(people_index(), declared["system"])
-    # the data set was not merged later
-    if declared["new"] and people.shared_id != counted:
+    if declared["new"] and counted == rows.dataset_id:  # it was not merged later
         people = replace(people, new=True)
     same = people.shared_id in (None, counted)
-    rows = rows_name(file.salt, file.config)
-    if not same or not people.recorded(file.dataset_id, rows, file.group):
-        new = " --new-people" if people.new else ""
+    if not same or not people.recorded(rows.dataset_id, rows.rows, rows.ids):
         raise LedgerError(
-            f"The people in {file.path} are not recorded here, so dphead cannot tell "
-            "which ledger counts them. This happens if the file was written with "
-            "another DPHEAD_HOME or DPHEAD_LEDGER, or before the id system was "
-            f"declared. Type `dphead ledger people {people.system} {file.path}{new}`."
+            f"The people in {found} are not recorded here, so dphead cannot tell "
+            "which ledger counts them. Set DPHEAD_HOME and DPHEAD_LEDGER as when they "
+            "were declared. If they were declared elsewhere, or not yet, type "
+            f"{rows.command(declared['system'], people.new)}."
         )
     return people.record
 
@@ -340,19 +396,39 @@ def check_alone(
 
 @contextmanager
 def charging(
-    ledger: Ledger, new_budget: Mapping[str, float] | None = None
+    ledger: Ledger,
+    new_budget: Mapping[str, float] | None = None,
+    *,
+    rows: RowGroups | None = None,
+    people: Mapping[str, Any] | None = None,
 ) -> Iterator[None]:
     """Hold the lock of DPHEAD_HOME while a ledger is charged, after `check_alone`.
 
     The ledger is noted for its data set before the charge. `fix_budget` takes the same
-    lock, so no budget can be set elsewhere between check and charge. `new_budget` is
-    the budget to be set.
+    lock, so no budget can be set elsewhere between check and charge. No id system can
+    be declared in between either.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        The ledger.
+    new_budget : mapping, optional
+        The budget to be set.
+    rows : RowGroups, optional
+        The rows of a fit with a data set.
+    people : mapping, optional
+        Their id system when the fit was prepared (`declared_people`).
     """
     dataset_id = ledger.meta("dataset_id")
     if dataset_id is None or not has_home():
         yield
         return
-    with holding(ledger):
+    with ExitStack() as locks:
+        # as in `declare_people`: the lock of people first
+        sure = bool if rows is None else locks.enter_context(_held_people())
+        locks.enter_context(holding(ledger, sure))
+        if rows is not None:
+            _check_people(ledger, rows, people)
         check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
         note_ledger(ledger.path, dataset_id)
         # without DPHEAD_LEDGER, no other file tells where these are counted
@@ -360,6 +436,56 @@ def charging(
             for place in _on_team(counted):
                 note_ledger(place, counted)
         yield
+
+
+def _check_people(
+    ledger: Ledger, rows: RowGroups, people: Mapping[str, Any] | None
+) -> None:
+    """Raise LedgerError if a declaration does not hold at the charge."""
+    counted = counted_in(rows.dataset_id)
+    if (counted, declared_people(rows)) != (ledger.meta("dataset_id"), people):
+        raise LedgerError(
+            f"The id system of data set {rows.dataset_id} was declared while this fit "
+            "was prepared. Nothing was charged. Run this command again."
+        )
+    kept = json.loads(ledger.meta(PEOPLE) or "null")
+    if kept not in (None, people):
+        raise LedgerError(
+            f"The ledger {ledger.path} belongs to the id system {kept['system']}, "
+            "which is not declared here for these rows. Nothing was charged. Type "
+            f"{rows.command(kept['system'], kept['new'])}."
+        )
+    if people is not None:
+        check_declared(ledger, rows)
+
+
+def check_declared(ledger: Ledger, rows: RowGroups) -> None:
+    """Raise LedgerError if earlier fits have groups that no source declares.
+
+    Their ids may not be ids of people, so the total would not be that of a person.
+    """
+    key, own = next(iter(rows.digests().items()))
+    kept = ledger.groups().get(key, own)
+    marks = people_index().images(rows.dataset_id)
+    if kept != own and groups_mark(bytes.fromhex(kept)) not in marks:
+        raise LedgerError(
+            f"The ledger {ledger.path} has fits of a file with other groups, which "
+            "are not declared to be ids of people. Nothing was charged. Type `dphead "
+            "ledger people NAME FILE` with the file of those fits first."
+        )
+
+
+@contextmanager
+def _held_people() -> Iterator[Callable[[], object]]:
+    """Let no process declare people, and yield a check that the lock is held."""
+    with ExitStack() as lock:
+        url = team_url()
+        if url is not None:
+            yield lock.enter_context(held(url, TeamPeople.lock))
+            return
+        with suppress(FormatError):  # nobody can declare people in a read-only home
+            lock.enter_context(people_index().locked())
+        yield bool
 
 
 def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
@@ -376,9 +502,12 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
 
 
 @contextmanager
-def holding(ledger: Ledger) -> Iterator[None]:
-    """Let no other process of this home, or of the team, charge or fix a budget."""
-    with _held_home(), _held_team(ledger):
+def holding(ledger: Ledger, sure: Callable[[], object] = bool) -> Iterator[None]:
+    """Let no other process of this home, or of the team, charge or fix a budget.
+
+    `sure` raises LedgerError if another lock of the team was lost.
+    """
+    with _held_home(), _held_team(ledger, sure):
         yield
 
 
@@ -413,7 +542,7 @@ def _writable() -> Iterator[None]:
 
 
 @contextmanager
-def _held_team(ledger: Ledger) -> Iterator[None]:
+def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
     """Hold the lock of all ledgers of the team's server, if there is one.
 
     If the lock is lost before the charge's COMMIT, the charge ends and nothing is
@@ -424,7 +553,13 @@ def _held_team(ledger: Ledger) -> Iterator[None]:
         yield
         return
     with held(url) as check:
-        ledger.before_commit = check
+
+        def both() -> None:
+            """Raise LedgerError if a lock was lost."""
+            sure()
+            check()
+
+        ledger.before_commit = both
         try:
             yield
         finally:

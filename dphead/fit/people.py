@@ -11,6 +11,8 @@ from dphead_extract.people import People, rows_name
 
 from dphead.fit.ledgers import (
     PEOPLE,
+    RowGroups,
+    check_declared,
     counted_by,
     counts_where_it_moved,
     holding,
@@ -65,7 +67,7 @@ def declare_people(
     """
     with open_features(path) as file:
         dataset_id, groups, declared = file.dataset_id, file.group, file.people
-        rows = rows_name(file.salt, file.config)
+        rows, charged = rows_name(file.salt, file.config), RowGroups.of(file)
     if declared is not None and declared["system"] != system:
         raise ValueError(
             f"{path} belongs to the id system {declared['system']!r}, not {system!r}. "
@@ -87,6 +89,8 @@ def declare_people(
                     for ledger in _ledgers_of(one, book)
                 ]
                 _check_merge(found, book, people, not_private)
+                for ledger in found if one == dataset_id else ():
+                    check_declared(ledger, charged)
                 merged.append(found)
             people.keep(dataset_id, rows, groups, joining)
             _fix(book, people)

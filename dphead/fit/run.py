@@ -27,7 +27,7 @@ from dphead.fit.files import (
 )
 from dphead.fit.fit import About, Fit, FitResult, RowSizes
 from dphead.fit.head_file import save_head
-from dphead.fit.ledgers import counted_in
+from dphead.fit.ledgers import RowGroups, counted_in
 from dphead.fit.loop import Progress
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
@@ -256,6 +256,7 @@ def _prepare(
         noise=NoiseSource(options.seed),
         hosts=hosts,
         backend=options.backend,
+        groups=RowGroups.of(file),
     )
     if hosts is None:
         return fit

@@ -86,10 +86,20 @@ class TeamPeople(TeamImages):
         The folder of this machine's keys, one for each server.
     """
 
+    lock = "people"  # name of the server's lock
+
     def __init__(self, url: str, folder: Path) -> None:
         super().__init__(url)
         self._table = PEOPLE
         self.folder = folder / server.store_id(url)
+
+    def knows(self, dataset_id: str) -> bool:
+        """Return whether a data set has an entry here, or in this home.
+
+        A home can have the declaration from the time before its team had a server.
+        """
+        home = ImageIndex(self.folder.parent)
+        return super().knows(dataset_id) or home.knows(dataset_id)
 
     def _read_key(self) -> bytes:
         if not (self.folder / "key").exists() and self._names():
@@ -114,6 +124,6 @@ class TeamPeople(TeamImages):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let one process of the team at a time change the index of people."""
-        with server.held(self._url, "people") as check:
+        with server.held(self._url, self.lock) as check:
             yield
             check()

@@ -183,6 +183,10 @@ class ImageIndex:
         """
         return _canonical(self._stored(dataset_id), self._aliases())
 
+    def knows(self, dataset_id: str) -> bool:
+        """Return whether a data set has an entry."""
+        return bool(self._kept(dataset_id))
+
     def _aliases(self) -> np.ndarray:
         """Return pairs of a stored digest and the canonical digest of its image."""
         return self._stored(ALIASES).reshape(-1, 2)

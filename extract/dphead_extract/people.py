@@ -143,11 +143,8 @@ class People:
         """
         if self.index is None:
             return
-        entry = np.empty(0, np.uint64)
-        if dataset_id is not None:
-            entry = self.index.images(dataset_id)
         if self.system is None:
-            if len(entry):
+            if dataset_id is not None and self.index.knows(dataset_id):
                 raise ExtractError(
                     f"Data set {dataset_id} belongs to a declared id system. Type "
                     "--people with the name of the system, and --new-people if that "
@@ -159,6 +156,9 @@ class People:
                 "--people needs a column with the id of each row's person. Type "
                 "--columns group=NAME."
             )
+        entry = np.empty(0, np.uint64)
+        if dataset_id is not None:
+            entry = self.index.images(dataset_id)
         if len(entry) and self._mark("system", self.system) not in entry:
             raise ExtractError(
                 f"Data set {dataset_id} belongs to another id system than "
@@ -225,8 +225,9 @@ class People:
             return
         assert groups is not None
         system = self._mark("system", self.system)
-        mark = self._rows_mark(rows, groups)
-        for found in (np.append(self._digests(groups), np.uint64(system)), [mark]):
+        digest = groups_digest(self.index, dataset_id, groups)
+        marks = [self._rows_mark(rows, groups), groups_mark(digest)]
+        for found in (np.append(self._digests(groups), np.uint64(system)), marks):
             # also between the two: if a server loses the lock, another process may
             # record the same people, and each process sees those of the other
             self.check(dataset_id, groups, joining)
@@ -285,6 +286,17 @@ class People:
     def _system_id(self) -> str:
         assert self.index is not None
         return self.index.keyed(f"ledger {self.system}", 16).hex()
+
+
+def groups_digest(index: ImageIndex, dataset_id: str, groups: np.ndarray) -> bytes:
+    """Return a digest of the group of each row of a data set, under the index's key."""
+    found = hashlib.sha256(groups.astype("<i8").tobytes()).hexdigest()
+    return index.keyed(f"groups {dataset_id} {found}", 16)
+
+
+def groups_mark(digest: bytes) -> int:
+    """Return the mark of declared groups in the entry of their data set."""
+    return int.from_bytes(digest[:8], "little")
 
 
 def rows_name(salt: str, config: Mapping[str, Any]) -> str:

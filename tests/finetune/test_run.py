@@ -2,6 +2,7 @@
 processes.
 """
 
+import json
 import re
 from dataclasses import replace
 
@@ -33,10 +34,10 @@ from dphead.finetune.run import finetune
 from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
 from dphead.finetune.sources import load_data
-from dphead.fit.ledgers import image_index, people_index
+from dphead.fit.ledgers import PEOPLE, image_index, open_ledger, people_index
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, seals
 
 # The noise is given: solving for it takes seconds, and `test_the_command_trains` does
 # it.
@@ -364,6 +365,23 @@ def test_images_of_an_id_system_are_charged_to_its_ledger(tmp_path):
     with pytest.raises(ValueError, match="Drop --new-people"):
         finetune(options(tmp_path, "two", **own, new_people=True))
     assert not (tmp_path / "two").exists()
+
+
+def test_images_have_the_declaration_of_their_ledger(tmp_path):
+    """Where the index of people does not have it."""
+    source(tmp_path, group=np.arange(60) // 2)
+    given = {"ledger": None, "protect": "image"}
+    report = finetune(options(tmp_path, "one", **given))["report"]
+    book = open_ledger(None, report["data"]["dataset_id"])
+    with book.transaction():
+        book.set_once(PEOPLE, json.dumps({"system": "clinic", "new": True}))
+        seals.seal(book)
+    with pytest.raises(ValueError, match="Type --people clinic --new-people"):
+        finetune(options(tmp_path, "two", **given))
+    assert book.count_fits() == 1
+    declared = {"people": "clinic", "new_people": True}
+    report = finetune(options(tmp_path, "two", **given, **declared))["report"]
+    assert report["data"]["people"] == {"system": "clinic", "new": True}
 
 
 def command(tmp_path, *more, **columns):

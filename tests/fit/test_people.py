@@ -1,5 +1,7 @@
 """Two years of patients: one ledger counts each person, in a file and on a server."""
 
+import fcntl
+import hashlib
 import json
 from contextlib import contextmanager, suppress
 
@@ -15,9 +17,10 @@ from dphead_extract.shards import join_shards
 from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT
-from dphead.fit import loop
+from dphead.fit import loop, run
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
+    RowGroups,
     charged_elsewhere,
     charging,
     counted_in,
@@ -271,7 +274,7 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
 
 def people_of(features):
     with open_features(features) as file:
-        return declared_people(file)
+        return declared_people(RowGroups.of(file))
 
 
 def forgets(features, fit, where):
@@ -651,3 +654,136 @@ def test_a_move_completes_no_merge(tmp_path, clinic, monkeypatch, team):
     monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
     assert counted_in(id_of(two)) == id_of(two)
     assert dphead(*fit, tmp_path / "later").code != 0
+
+
+def by_study(folder, one):
+    """The rows of `one` in the groups of another column."""
+    rows = dict(np.load(one.with_suffix(".npz")))
+    rows["group"] = [f"S-{i // 3}" for i in range(len(rows["label"]))]
+    np.savez(folder / "study.npz", **rows)
+    output = folder / "study.h5"
+    given = ("--classes", 2, "--dataset-id", id_of(one), "-o", output)
+    fitted("features", "import", folder / "study.npz", *given)
+    return output
+
+
+def test_a_ledger_takes_fits_of_one_group_column(store, tmp_path, clinic):
+    """Fits by patient and by study would not add up for a patient."""
+    one = made(tmp_path, "one", 0)
+    again = made(tmp_path, "again", 0, "--dataset-id", id_of(one))
+    study = by_study(tmp_path, one)
+    fitted("fit", one, "-o", tmp_path / "r1", *FIT)
+    fitted("fit", again, "-o", tmp_path / "r2", *FIT, "--group-cap", 3)
+    command = ("fit", study, "-o", tmp_path / "no", *FIT)
+    assert "have other groups or other rows" in refusal(*command)
+    book = open_ledger(None, id_of(one))
+    shown = json.dumps(book.facts()) + json.dumps(book.fits())
+    assert hashlib.sha256(open_features(one).group.tobytes()).hexdigest() not in shown
+    # declared ids decide, but only if the earlier fits have them too
+    fitted("ledger", "people", clinic, study, "--new-people")
+    assert "fits of a file with other groups" in refusal(*command)
+    assert "fits of a file with other groups" in refusal(
+        "ledger", "people", clinic, study
+    )
+    assert fits_of(one) == 2 and counted_in(id_of(one)) == id_of(one)
+    fitted("ledger", "people", clinic, one, "--new-people")
+    fitted(*command)
+
+
+def test_groups_of_another_home_are_not_compared_and_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one, ledger = made(tmp_path, "one", 0), tmp_path / "ledger.sqlite"
+    command = ("fit", one, *FIT, "--ledger", ledger, "-o")
+    fitted(*command, tmp_path / "r1")
+    own = ledger_home()
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+    assert "under another key of people" in refusal(*command, tmp_path / "no")
+    (tmp_path / "home/people/key").write_bytes((own / "people/key").read_bytes())
+    fitted(*command, tmp_path / "r2")
+
+
+def test_a_moved_ledger_compares_its_groups_by_both_keys(tmp_path, monkeypatch, team):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    study = by_study(tmp_path, one)
+    fitted("fit", one, "-o", tmp_path / "r1", *FIT)
+    fitted("ledger", "move", one, team.url(CLIENT))
+    on_server(team, monkeypatch)
+    assert "other groups" in refusal("fit", study, "-o", tmp_path / "no", *FIT)
+    fitted("fit", one, "-o", tmp_path / "r2", *FIT)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
+    on_server(team, monkeypatch)
+    assert "other groups" in refusal("fit", study, "-o", tmp_path / "no", *FIT)
+    fitted("fit", one, "-o", tmp_path / "r3", *FIT)
+
+
+def test_a_declaration_between_the_opening_and_the_charge_is_seen(
+    tmp_path, clinic, monkeypatch
+):
+    """As by an import of other people into the same data set."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    more, opened = year(tmp_path, "more", 60), run.check_folder
+
+    def declared(*given):
+        named = ("--dataset-id", id_of(one), "--people", clinic, "--new-people")
+        fitted(*more[1], *named)
+        return opened(*given)
+
+    monkeypatch.setattr(run, "check_folder", declared)
+    said = refusal("fit", one, "-o", tmp_path / "run", *FIT)
+    assert "which" in said and "ledger people NAME" in said
+    assert fits_of(one) == 0
+    monkeypatch.setattr(run, "check_folder", opened)
+    fitted("ledger", "people", clinic, one, "--new-people")
+    monkeypatch.setattr(
+        run,
+        "check_folder",
+        lambda *given: (fitted("ledger", "people", clinic, one), opened(*given)),
+    )
+    said = refusal("fit", one, "-o", tmp_path / "run", *FIT)
+    assert "was declared while this fit was prepared" in said
+    assert fits_of(one) == 0
+
+
+def test_no_declaration_can_be_written_during_a_charge(tmp_path, monkeypatch):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    rows = RowGroups.of(open_features(one))
+    with (
+        charging(open_ledger(None, id_of(one)), rows=rows),
+        open(people_index().folder / "lock") as lock,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_ledger_of_an_id_system_takes_no_rows_that_are_not_declared_here(
+    tmp_path, clinic, monkeypatch
+):
+    """Another home does not know the declaration, and the ledger does."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    fitted("ledger", "people", clinic, one, "--new-people")
+    ledger = ledger_home() / "ledgers" / f"{id_of(one)}.sqlite"
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+    command = ("fit", one, *FIT, "--ledger", ledger, "-o", tmp_path / "run")
+    said = refusal(*command)
+    assert f"belongs to the id system {clinic}" in said
+    assert f"ledger people {clinic} {one} --new-people" in words(said)
+    fitted("ledger", "people", clinic, one, "--new-people")
+    fitted(*command)
+
+
+def test_an_import_of_a_home_declares_on_a_server_that_is_set_later(
+    tmp_path, clinic, monkeypatch, team
+):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    old = made(tmp_path, "old", 0)
+    named = ("--dataset-id", id_of(old), "--people", clinic, "--new-people")
+    made(tmp_path, "more", 60, *named)
+    on_server(team, monkeypatch)
+    said = refusal("fit", old, "-o", tmp_path / "no", *FIT)
+    assert f"dphead ledger people NAME {old}" in words(said)
+    _, command = year(tmp_path, "next", 120)
+    assert "declared id system" in refusal(*command, "--dataset-id", id_of(old))

@@ -110,12 +110,12 @@ def test_a_clip_factor_too_small_for_float32_clips_all_the_same(size):
 def test_a_ledger_refuses_releases_of_another_relation():
     """Their noise is over another sensitivity than the one that is charged."""
     spec = spec_of(ClassSums(M), 10, relation="zero_out")
+    other = spec_of(ClassSums(M), 10, relation="replace_one")
     with pytest.raises(LedgerError, match="relation"):
         Ledger().reserve(
-            [spec.row()],
+            [spec.row(), other.row()],
             epsilon=1.0,
             delta=1e-5,
-            relation="replace_one",
             description="",
             plan_hash="",
         )

@@ -9,7 +9,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ from dphead.privacy.ledger.schema import (
     canonical,
     whole_hour,
 )
-from dphead.privacy.ledger.store import SUM, LedgerFile
+from dphead.privacy.ledger.store import GROUPS, SUM, LedgerFile
 from dphead.privacy.python_values import python_value
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 
@@ -247,9 +247,9 @@ class Ledger(LedgerFile):
         refused = reason = None
         # Try the fits in the order of their charges, because the order can decide.
         for number, (specs, delta) in enumerate(plans):
-            fit = {"relation": specs[0]["relation"], "epsilon": 0.0, "delta": delta}
+            fit = {"epsilon": 0.0, "delta": delta, "description": "", "plan_hash": ""}
             try:
-                copy.reserve(specs, **fit, description="", plan_hash="")
+                copy.reserve(specs, **fit)
             except LedgerError as error:
                 refused, reason = number, str(error)
                 break
@@ -261,11 +261,11 @@ class Ledger(LedgerFile):
         *,
         epsilon: float,
         delta: float,
-        relation: str,
         description: str,
         plan_hash: str,
         store: Path | None = None,
         fit_id: str | None = None,
+        groups: Mapping[str, str] | None = None,
     ) -> "Charge[Ledger]":
         """Charge a whole fit durably, or raise LedgerError and write nothing.
 
@@ -275,8 +275,6 @@ class Ledger(LedgerFile):
             `ReleaseSpec.row()` of each release, in order.
         epsilon, delta : float
             The fit's own privacy parameters, which are recorded.
-        relation : {"zero_out", "add_remove", "replace_one"}
-            The neighboring relation of every release.
         description : str
             Text that describes the fit.
         plan_hash : str
@@ -286,6 +284,9 @@ class Ledger(LedgerFile):
         fit_id : str or None, default None
             An id from `new_fit_id`; None draws one. A caller that writes it down before
             this call can find the charge again after a crash.
+        groups : mapping of str to str, optional
+            Digests of the rows' groups, as in `check_groups`. None if the fit protects
+            rows, or if the groups of its rows are not compared.
 
         Returns
         -------
@@ -296,9 +297,10 @@ class Ledger(LedgerFile):
         ------
         LedgerError
             If the releases differ in relation or unit of privacy, also from earlier
-            fits. If an epoch of allocated rows is not whole. If the ledger is damaged
-            or already holds `fit_id`. If another process uses `store`. If the charge
-            would exceed the budget or does not fit the budget's accounting.
+            fits. If earlier fits have other groups. If an epoch of allocated rows is
+            not whole. If the ledger is damaged or already holds `fit_id`. If another
+            process uses `store`. If the charge would exceed the budget or does not fit
+            the budget's accounting.
 
         Guarantee
         ---------
@@ -307,14 +309,15 @@ class Ledger(LedgerFile):
         may exceed it by a relative 1e-9 (`_check`).
         """
         # One relation and one unit, so that the epsilons of all releases add up.
-        caps = {s["group_cap"] for s in specs}
-        if any(s["relation"] != relation for s in specs) or len(caps) > 1:
-            kinds = {f"{s['relation']} with cap {s['group_cap']}" for s in specs}
+        kinds = {(s["relation"], s["group_cap"]) for s in specs}
+        if len(kinds) != 1:
+            found = (f"{relation} with cap {cap}" for relation, cap in kinds)
             raise LedgerError(
-                f"All releases of a fit must have the fit's relation ({relation}) and "
-                f"one group cap, got {', '.join(sorted(kinds))}. Plan all releases "
-                "with the same two."
+                "All releases of a fit must have one relation and one group cap, got "
+                f"{', '.join(sorted(found)) or 'no release'}. Plan all releases with "
+                "the same two."
             )
+        ((relation, cap),) = kinds
         check_epochs(specs)
         # The caller stored this id before, and finds the charge by it after a crash.
         fit_id = fit_id or new_fit_id()
@@ -353,7 +356,11 @@ class Ledger(LedgerFile):
                         f"Fit {fit_id} was already charged. Run the same command again "
                         "to resume it."
                     )
-                self._fix_unit(record.facts, relation, next(iter(caps), None))
+                self._fix_unit(record.facts, relation, cap)
+                if groups is not None:
+                    self.check_groups(groups)
+                    for key, digest in groups.items():
+                        self.set_once(f"{GROUPS} {key}", digest)
                 self._check(events, relation, record)
                 self.add(FITS, fit)
                 self.add(RELEASES, *releases)
@@ -412,6 +419,45 @@ class Ledger(LedgerFile):
             raise LedgerError(
                 "All fits of a ledger protect the unit of its first fit, which is "
                 f"{found[0]}, got {found[1]}. {found[2]}."
+            )
+
+    def groups(self) -> dict[str, str]:
+        """Return the digests of the groups of earlier fits, by the name of the key."""
+        begin, facts = f"{GROUPS} ", self.facts()
+        return {k.removeprefix(begin): facts[k] for k in facts if k.startswith(begin)}
+
+    def check_groups(self, digests: Mapping[str, str]) -> None:
+        """Raise LedgerError if groups may differ from the groups of earlier fits.
+
+        Parameters
+        ----------
+        digests : mapping of str to str
+            A digest of the group of each row, by the name of the key that made it. A
+            ledger that was moved has digests under an earlier key too.
+
+        Guarantee
+        ---------
+        Fits with different groups are refused, and so is a fit whose groups cannot be
+        compared. Nobody without a key can test a guess about a group.
+        """
+        kept = self.groups()
+        todo = (
+            "If the groups of both are ids of one id system, type `dphead ledger "
+            "people NAME FILE` for each file, first for the file of the earlier fits."
+        )
+        common = kept.keys() & digests.keys()
+        if any(kept[key] != digests[key] for key in common):
+            raise LedgerError(
+                f"The earlier fits in the ledger {self.path} have other groups or "
+                "other rows, so the fits would not add up for one person. Use the rows "
+                f"and the group column of the earlier fits. {todo}"
+            )
+        if kept and not common:
+            raise LedgerError(
+                f"The groups in the ledger {self.path} were recorded under another "
+                "key of people, so dphead cannot compare them. On a team's server, "
+                "copy the key in $DPHEAD_HOME/people from a member who has fitted. "
+                f"{todo}"
             )
 
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":

@@ -444,7 +444,6 @@ def test_a_fit_id_is_charged_once(path):
     given = {
         "epsilon": 1.0,
         "delta": DELTA,
-        "relation": "zero_out",
         "description": "",
         "plan_hash": "",
         "fit_id": fit_id,

@@ -201,8 +201,8 @@ for more, done in ((0, 0), (0, 1), (99, 0), (99, 1)):
         ledger = Ledger(path, "data")
         faults.arm(first, more, done)
         try:
-            ledger.reserve([spec.row()], epsilon=1.0, delta=1e-5, relation="zero_out",
-                           description="", plan_hash="hash", fit_id="mine")
+            ledger.reserve([spec.row()], epsilon=1.0, delta=1e-5, description="",
+                           plan_hash="hash", fit_id="mine")
             said = "charged"
         except LedgerError as error:
             said = type(error).__name__
