@@ -76,7 +76,7 @@ def audit(
             f"--sizes {','.join(map(str, sizes))} has fewer than 2 rows or 2 classes. "
             "Type larger sizes, such as 64,4,2."
         )
-    name, solver, target = _made(facts, network, rest)
+    name, solver, target, seed = _made(facts, network, rest)
     plan = make_plan(solver, facts, **vars(target))
     problems = worst_cases(facts, plan, fits)
     with shown("auditing") as progress:
@@ -95,6 +95,13 @@ def audit(
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / "audit.json", json.dumps(result, indent=2) + "\n")
     _print(result)
+    if seed is not None:
+        click.echo(
+            filled(
+                f"! The seed {seed} makes the noise of the fit known, so its epsilon "
+                "is infinite. The audit is of the fit without the seed."
+            )
+        )
     if out is not None:
         click.echo(f"{out}: audit.json")
     if not result["passed"]:
@@ -102,7 +109,7 @@ def audit(
 
 
 def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return the name, solver and target of a head's fit or a network's training.
+    """Return name, solver, target and seed of a head's fit or a network's training.
 
     By default, a network has one step on all rows.
     """
@@ -112,8 +119,8 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
 
         options = options_of_fit(values_of(fit, rest))
         made = make_method(options.method, facts, options.settings, options.preset)
-        groups = options.group_cap, options.group_mean
-        return options.method, made.solver, options.target(made.accountant, *groups)
+        target = options.target(made.accountant, options.group_cap, options.group_mean)
+        return options.method, made.solver, target, options.seed
     from dphead.finetune.audit import audited
 
     given = values_of(finetune, (*rest, "--model", network))
@@ -124,7 +131,7 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
     if options.shape is None:
         raise ValueError("`--network` needs `--shape`. Add `--shape CHANNELS,H,W`.")
     solver = audited(options.settings, options.shape, facts)
-    return f"network {network}", solver, options.target("auto")
+    return f"network {network}", solver, options.target("auto"), options.seed
 
 
 def _print(r: dict[str, Any]) -> None:

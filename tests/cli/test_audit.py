@@ -54,7 +54,8 @@ def test_a_runs_configuration_describes_the_audited_fit(tmp_path, run):
     lines = ["features = 'gone.h5'", "method = 'prototypes'", "epsilon = 2", "seed = 1"]
     (run / "run.toml").write_text("\n".join([*lines, "group-cap = 2"]))
     config = ("--config", run / "run.toml", *SIZES, "--fits", 1)
-    fitted("audit", *config, "--set", "intercept=0.5", "-o", tmp_path)
+    done = fitted("audit", *config, "--set", "intercept=0.5", "-o", tmp_path)
+    assert "! The seed 1 makes the noise of the fit known" in done.out
     found = json.loads((tmp_path / "audit.json").read_text())
     assert (found["epsilon"], found["group_cap"]) == (2, 2)
     assert "intercept=0.5" in found["solver"]
