@@ -78,7 +78,8 @@ def test_new_people_are_checked_against_those_declared_new_before(index):
         with pytest.raises(ExtractError, match=f"1 of 2 people .*{A}.*ledger people"):
             kept(people, own, "2", "3")
         kept(people, own, str(own), "4" + own)
-    assert len(index.images(B)) == 4  # two people, the system and the rows
+    # two people, the system, the rows and their groups
+    assert len(index.images(B)) == 5
 
 
 def test_people_of_a_shared_ledger_may_be_in_many_of_its_data_sets(index):

@@ -376,7 +376,7 @@ def test_images_have_the_declaration_of_their_ledger(tmp_path):
     with book.transaction():
         book.set_once(PEOPLE, json.dumps({"system": "clinic", "new": True}))
         seals.seal(book)
-    with pytest.raises(ValueError, match="Type --people clinic --new-people"):
+    with pytest.raises(ValueError, match="type --people clinic --new-people"):
         finetune(options(tmp_path, "two", **given))
     assert book.count_fits() == 1
     declared = {"people": "clinic", "new_people": True}

@@ -6,6 +6,7 @@ and of the disk become LedgerError.
 
 import os
 import sqlite3
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -50,6 +51,7 @@ _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 # Seconds to wait for another process to end its transaction. Chosen, not measured.
 WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
+_BESIDE = ("-journal", "-wal", "-shm")  # names of SQLite's files beside the ledger
 _BEGIN = {"write": ["BEGIN IMMEDIATE"], "read": ["BEGIN"], "single": []}
 _HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
 _SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in STATEMENTS)
@@ -158,6 +160,7 @@ class LedgerFile:
                 f"{self.path} is a folder, a pipe or a device, not an SQLite file. "
                 "Name a file with --ledger."
             )
+        self._check_beside()
         try:
             if read_only:
                 self._open_to_read()
@@ -175,6 +178,22 @@ class LedgerFile:
             "sqlite://", creator=lambda: self._db, poolclass=StaticPool
         )
         self._connection = engine.connect()
+
+    def _check_beside(self) -> None:
+        """Raise LedgerError for a name beside the ledger that leads to another file.
+
+        SQLite opens these names itself, and writes through a link.
+        """
+        for ending in _BESIDE if self.path != IN_MEMORY else ():
+            with suppress(FileNotFoundError):
+                found = os.lstat(self.path + ending)
+                if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                    raise LedgerError(
+                        f"{self.path}{ending} is a link, a second name of a file, a "
+                        "folder, a pipe or a device, so SQLite could write to another "
+                        "file. If it is the ledger's journal, replace it by a copy. "
+                        "Otherwise remove it."
+                    )
 
     def _open_to_read(self) -> None:
         _check_whole(Path(self.path))
@@ -389,6 +408,8 @@ class LedgerFile:
                 f"{os.getpid()} cannot use it. Open the ledger again in this process. "
                 "A ledger in memory cannot be shared."
             )
+        if kind == "write" and self._db is not None:
+            self._check_beside()
         # A transaction in every process but the first one is refused above.
         with self._one_error():
             transaction = self._connection.begin()

@@ -319,6 +319,31 @@ def test_a_link_leads_to_the_ledger_and_its_journal(path, tmp_path):
         Ledger(link)
 
 
+@pytest.mark.parametrize("kind", ["hard link", "link", "pipe", "folder"])
+def test_a_journal_that_leads_to_another_file_is_refused(path, tmp_path, kind):
+    """Whoever may write to the folder made it, before or after the ledger is opened."""
+    filled(path)
+    ledger, victim = Ledger(path), tmp_path / "victim"
+    victim.write_bytes(b"a page of another file " * 100)
+    before = victim.read_bytes()
+    journal = path.with_name(path.name + "-journal")
+    make = {
+        "hard link": lambda: os.link(victim, journal),
+        "link": lambda: journal.symlink_to(victim),
+        "pipe": lambda: os.mkfifo(journal),
+        "folder": journal.mkdir,
+    }
+    make[kind]()
+    for act in (
+        lambda: Ledger(path),
+        lambda: Ledger(path, read_only=True),
+        lambda: reserve(specs(), ledger),
+    ):
+        with pytest.raises(LedgerError, match="could write to another"):
+            act()
+    assert victim.read_bytes() == before
+
+
 def test_a_path_is_walked_as_the_system_walks_it(tmp_path):
     """`link/..` is the folder above where the link leads, not the link's own."""
     (tmp_path / "disk" / "data").mkdir(parents=True)
