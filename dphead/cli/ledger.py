@@ -49,7 +49,8 @@ def _init(url: str) -> None:
 @ledger.command("move")
 @click.argument("source", type=values.LEDGER)
 @click.argument("url", envvar="DPHEAD_LEDGER")
-def _move(source: Any, url: str) -> None:
+@NOT_PRIVATE
+def _move(source: Any, url: str, not_private: bool) -> None:
     """Move a ledger to a team's server.
 
     SOURCE is a ledger file, or a features file (for the ledger of its data set). URL is
@@ -60,10 +61,8 @@ def _move(source: Any, url: str) -> None:
     \b
     dphead ledger move train.h5 postgresql://role@host/database
     """
-    from dphead.fit.ledgers import note_ledger
-    from dphead.privacy.ledger import Ledger, server
-    from dphead.privacy.ledger.moving import counted_data_sets, merge
-    from dphead.privacy.ledger.moving import move as move_rows
+    from dphead.fit.people import move_ledger
+    from dphead.privacy.ledger import server
 
     if not server.is_url(url):
         raise ValueError(
@@ -71,13 +70,7 @@ def _move(source: Any, url: str) -> None:
             "server, such as postgresql://role@host/database."
         )
     (book,) = _open(source, write=True, own=True)
-    dataset_id = book.meta("dataset_id")
-    target = Ledger(url, dataset_id)
-    move_rows(book, target)
-    # the server itself records which ledger counts them
-    for merged in counted_data_sets(book):
-        merge([Ledger(url, merged)], target)
-    note_ledger(target.path, dataset_id)
+    target = move_ledger(book, url, not_private)
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
     say("Ledger", target.path)
     say("Moved", moved)

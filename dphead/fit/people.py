@@ -25,7 +25,14 @@ from dphead.fit.ledgers import (
     people_index,
 )
 from dphead.privacy.ledger import Ledger, LedgerError, seals
-from dphead.privacy.ledger.moving import check_merge, holds_all, merge
+from dphead.privacy.ledger.moving import (
+    check_merge,
+    close,
+    counted_data_sets,
+    holds_all,
+    merge,
+    move,
+)
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import MOVED
 
@@ -106,6 +113,52 @@ def declare_people(
     return book, [ledger.path for ledgers in merged for ledger in ledgers]
 
 
+def move_ledger(book: Ledger, url: str, not_private: bool = False) -> Ledger:
+    """Move a ledger to a team's server, and merge the ledgers there that it counts.
+
+    The server itself then records which ledger counts a data set. Run it again after an
+    interruption: a data set's ledger on the server is closed before the fits move.
+
+    Parameters
+    ----------
+    book : Ledger
+        The ledger.
+    url : str
+        The server's URL.
+    not_private : bool, default False
+        As in `declare_people`.
+
+    Returns
+    -------
+    Ledger
+        The ledger on the server.
+
+    Raises
+    ------
+    LedgerError
+        If a ledger cannot be moved or merged, or as in `declare_people`.
+    """
+    dataset_id = book.meta("dataset_id")
+    target = Ledger(url, dataset_id)
+    with ExitStack() as opened:
+        counted = [
+            opened.enter_context(closing(Ledger(url, one)))
+            for one in counted_data_sets(book)
+        ]
+        for one in counted:
+            check_merge(one, target, book)
+        charged = [one for one in counted if one.count_fits()]
+        _confirm_infinite(charged, book, not_private)
+        for one in counted:
+            close(one, target)
+        move(book, target)
+        for one in counted:
+            merge([one], target)
+    if dataset_id is not None:
+        note_ledger(target.path, dataset_id)
+    return target
+
+
 def _merging(dataset_id: str, counts: str) -> list[str]:
     """Return the data sets whose ledgers are merged into that of `counts`, in order.
 
@@ -137,10 +190,7 @@ def record_joined(path: Path) -> None:
 def _check_merge(
     sources: list[Ledger], target: Ledger, people: People, not_private: bool
 ) -> None:
-    """Raise LedgerError if ledgers cannot be merged, before anything is written.
-
-    A total that becomes infinite needs a confirmation.
-    """
+    """Raise LedgerError if ledgers cannot be merged, before anything is written."""
     for source in sources:
         check_merge(source, target)
         declared = json.loads(source.meta(PEOPLE) or "null")
@@ -150,6 +200,11 @@ def _check_merge(
                 f"{declared['system']!r}, not {people.system!r}. Type dphead ledger "
                 f"people {declared['system']}."
             )
+    _confirm_infinite(sources, target, not_private)
+
+
+def _confirm_infinite(sources: list[Ledger], target: Ledger, not_private: bool) -> None:
+    """Raise LedgerError if a total would become infinite without a confirmation."""
     new = [source for source in sources if not holds_all(source, target)]
     infinite = {
         any(event.noise_multiplier == 0 for event in book.events()): book.path

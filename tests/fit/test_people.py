@@ -787,3 +787,27 @@ def test_an_import_of_a_home_declares_on_a_server_that_is_set_later(
     assert f"dphead ledger people NAME {old}" in words(said)
     _, command = year(tmp_path, "next", 120)
     assert "declared id system" in refusal(*command, "--dataset-id", id_of(old))
+
+
+def test_a_move_merges_the_ledgers_that_the_server_has(
+    tmp_path, clinic, monkeypatch, team
+):
+    """It asks before a total becomes infinite, and no death leaves a ledger open."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 60, "--people", clinic)
+    charged(two)
+    fitted("ledger", "people", clinic, one)
+    theirs = Ledger(team.url(CLIENT), id_of(one))
+    reserve(specs(1, 0.0, group_cap=2), theirs)
+    command = ("ledger", "move", two, team.url(CLIENT))
+    assert "makes the epsilon of all data sets" in refusal(*command)
+    charged(two)  # nothing was moved
+    for step in ("move", "merge"):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(module, step, lambda *_: (_ for _ in ()).throw(Killed))
+            dphead(*command, "--i-know-this-is-not-private")
+        with pytest.raises(LedgerError, match="was moved to"):
+            reserve(specs(1, 8.0, group_cap=2), theirs)
+    fitted(*command, "--i-know-this-is-not-private")
+    on_server(team, monkeypatch)
+    assert counted_in(id_of(one)) == id_of(two) and fits_of(two) == 3

@@ -106,11 +106,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
             _fix(source, target)
         seals.seal(target)  # also of a new ledger's first facts
     for source in sources:
-        if source.meta(MOVED) is None:
-            with source.transaction(kept=lambda one=source: bool(one.meta(MOVED))):
-                source.set_once(MOVED, target.path)
-                source.set_once(MERGED, str(own))
-                seals.seal(source)
+        close(source, target)
 
     def is_done() -> bool:
         """Return whether the target counts the data set, and has all its fits."""
@@ -130,12 +126,24 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         seals.check_undamaged(target)
 
 
-def check_merge(source: Ledger, target: Ledger) -> None:
-    """Raise LedgerError if a ledger cannot be merged into another one."""
+def close(source: Ledger, target: Ledger) -> None:
+    """Close a ledger for charges, before it is merged into another one."""
+    if source.meta(MOVED) is None:
+        with source.transaction(kept=lambda: bool(source.meta(MOVED))):
+            source.set_once(MOVED, target.path)
+            source.set_once(MERGED, str(target.meta("dataset_id")))
+            seals.seal(source)
+
+
+def check_merge(source: Ledger, target: Ledger, moving: Ledger | None = None) -> None:
+    """Raise LedgerError if a ledger cannot be merged into another one.
+
+    `moving` is the ledger that will move to the target before.
+    """
     seals.check_undamaged(source)
     if (before := source.meta(MOVED)) not in (None, target.path):
         raise _moved_elsewhere(source, target, before)
-    _fixed(source, target)
+    _fixed(source, moving or target)
 
 
 def _fix(source: Ledger, target: Ledger) -> None:
