@@ -217,8 +217,8 @@ class WithSettings(WithOptions):
 
         found: list[click.Parameter] = []
         for declared, methods in options():
-            whose = "" if len(methods) == len(OURS) else f"{', '.join(methods)}: "
-            one: Any = option_of(declared, whose + declared.setting.help)
+            prefix = "" if len(methods) == len(OURS) else f"{', '.join(methods)}: "
+            one: Any = option_of(declared, prefix + declared.setting.help)
             one.methods = methods
             found.append(one)
         return found

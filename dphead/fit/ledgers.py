@@ -324,21 +324,21 @@ class Elsewhere:
 
         Private images affect only whether this ledger is listed at all.
         """
-        whose = "the same data set" if self.overlap is None else "some of the images"
+        of = "the same data set" if self.overlap is None else "some of the images"
         if self.shares:
-            whose = "a data set of the same id system"
+            of = "a data set of the same id system"
         path = self.path if folder is None else named(self.path, folder)
-        return {"path": path, "fits": self.fits, "of": whose}
+        return {"path": path, "fits": self.fits, "of": of}
 
     def __str__(self) -> str:
         """Return path, fits and data set of the ledger, for the data holder only."""
-        whose = "this data set"
+        of = "this data set"
         if self.shares:
-            whose = f"data set {self.dataset_id}, which shares the ledger of this one"
+            of = f"data set {self.dataset_id}, which shares the ledger of this one"
         if (o := self.overlap) is not None:
-            whose = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
+            of = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
         held = "gone or unreadable" if self.fits is None else f"{self.fits} fits"
-        return f"the ledger {self.path} ({held}) of {whose}"
+        return f"the ledger {self.path} ({held}) of {of}"
 
 
 def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:

@@ -63,7 +63,9 @@ from dphead.solvers.settings import (
 from dphead.solvers.temperature import FirstGradient, cooled, temperature
 
 _Scale = Literal["auto", "always", "never"]
-_ESTIMATE = Setting("Spend 1 to 3 % of mu² on an estimate of the accuracy.")
+_ESTIMATE = Setting(
+    "Spend 1 to 3 % of mu² on an estimate of the accuracy, 2 to 6 % if balanced."
+)
 _PER_CLASS_SHARE = Setting(
     "Fraction of mu² spent on the accuracy of each class.",
     UP_TO_HALF,
@@ -97,7 +99,8 @@ class Auto:
     Parameters
     ----------
     estimate : bool, default True
-        Spend 1 to 3 % of the budget (μ²) on the expected accuracy.
+        Spend 1 to 3 % of the budget (μ²) on the expected accuracy, and 2 to 6 % with
+        `balanced`.
     per_class_share : float, default 0
         Fraction of the budget (μ²) spent on the expected accuracy of each class.
     prior : PublicPrior, optional
