@@ -750,6 +750,8 @@ def test_no_declaration_can_be_written_during_a_charge(tmp_path, monkeypatch):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one = made(tmp_path, "one", 0)
     rows = RowGroups.of(open_features(one))
+    with people_index().locked():
+        pass  # makes the file
     with (
         charging(open_ledger(None, id_of(one)), rows=rows),
         open(people_index().folder / "lock") as lock,
