@@ -111,6 +111,14 @@ def jax_arrays(figure: Figure, names: Names) -> None:
     tiles(figure, names["head"].weights.T, range(10))
 
 
+def opacus_tutorial(figure: Figure, names: Names) -> None:
+    """Draw the filters of the first layer."""
+    filters = names["model"][0].weight.detach().numpy()
+    for place, one in zip(figure.subplots(4, 4).ravel(), filters, strict=True):
+        place.imshow(one[0], cmap="RdBu_r")
+        place.set_axis_off()
+
+
 def own_accountant(figure: Figure, names: Names) -> None:
     """Draw the epsilon of each accountant."""
     releases, epsilon_by = names["releases"], names["epsilon_by"]
@@ -170,6 +178,7 @@ PICTURES: dict[str, Callable[[Figure, Names], None]] = {
     "first_head": weights,
     "images_to_head": images_to_head,
     "jax_arrays": jax_arrays,
+    "opacus_tutorial": opacus_tutorial,
     "own_accountant": own_accountant,
     "patients": patients,
     "poisson_batches": weights,

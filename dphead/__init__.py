@@ -20,9 +20,9 @@ _MODULES = {
     if isinstance(statement, ast.ImportFrom) and statement.module
     for alias in statement.names
 }
-# `from dphead import *` excludes the class that needs PyTorch
+# `from dphead import *` excludes what needs PyTorch
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
-    {*_MODULES, "__version__"} - {"DPFinetuneClassifier"}
+    {*_MODULES, "__version__"} - {"DPFinetuneClassifier", "PrivateTraining"}
 )
 
 

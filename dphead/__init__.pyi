@@ -23,5 +23,6 @@ from dphead.estimators.multilabel import (
 from dphead.estimators.pca import DPPCA as DPPCA
 from dphead.estimators.regression import DPRegressor as DPRegressor
 from dphead.finetune.estimator import DPFinetuneClassifier as DPFinetuneClassifier
+from dphead.finetune.own_loop import PrivateTraining as PrivateTraining
 
 __version__: str

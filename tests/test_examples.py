@@ -17,6 +17,7 @@ PRINTS = {
     "first_head": r"0\.[89]\d* 0\.[89]\d*\n(1\.0|0\.99\d*) one row",
     "images_to_head": r"accuracy 0\.[89]\d+\nledger .*\.sqlite",
     "jax_arrays": r"accuracy 0\.[789]\d at epsilon 2\.000",
+    "opacus_tutorial": r"accuracy 0\.[6789]\d at epsilon 8\.000\n",
     "own_accountant": r"own  0\.63\d+\npld     0\.64\d+\nrdp     0\.71.*\n.*\n.* 1\.43",
     "patients": r"at most 1 count: .*0\.[789].*\n.* at most 3 count: .*0\.[789]",
     "poisson_batches": r"accuracy 0\.[89].* 1800 nominal rows\npld 2\.\d+\nrdp 3\.\d+",
@@ -27,7 +28,7 @@ PRINTS = {
 }
 
 
-def test_there_are_fourteen_examples_of_at_most_forty_lines():
+def test_there_are_fifteen_examples_of_at_most_forty_lines():
     found = {path.stem: path.read_text() for path in ROOT.glob("examples/*.py")}
     assert set(found) == set(PRINTS)
     assert all(len(text.splitlines()) <= 40 for text in found.values())
@@ -36,7 +37,7 @@ def test_there_are_fourteen_examples_of_at_most_forty_lines():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", PRINTS)
 def test_an_example_runs_and_prints_its_results(name, tmp_path, monkeypatch, capsys):
-    if name == "images_to_head":
+    if name in ("images_to_head", "opacus_tutorial"):
         pytest.importorskip("timm", reason="needs PyTorch: pip install .[extract]")
     if name == "embeddings_to_onnx":
         for package in ("onnx", "onnxruntime", "onnxscript", "torch"):
@@ -47,6 +48,11 @@ def test_an_example_runs_and_prints_its_results(name, tmp_path, monkeypatch, cap
     assert re.search(PRINTS[name], printed), printed
 
 
-def test_the_readme_shows_the_first_example():
-    code = (ROOT / "examples/first_head.py").read_text().partition('"""\n\n')[2]
-    assert f"```python\n{code}```" in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize(
+    "page, name",
+    [("README.md", "first_head"), ("docs/opacus.md", "opacus_tutorial")],
+)
+def test_a_page_shows_its_example(page, name):
+    code = (ROOT / f"examples/{name}.py").read_text().partition('"""\n\n')[2]
+    text = (ROOT / page).read_text().replace("```py\n", "```python\n")
+    assert f"```python\n{code}```" in text

@@ -212,7 +212,7 @@ def views_of(
         The views.
     """
     if views == 0 or augment == "none":
-        return x[:, None].expand(-1, max(views, 1), -1, -1, -1)
+        return x[:, None].expand(len(x), max(views, 1), *x.shape[1:])
     u = torch.from_numpy(uniforms(step, keys, views))
     u = u.to(x.device).flatten(0, 1)
     many = x.repeat_interleave(views, dim=0)

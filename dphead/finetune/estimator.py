@@ -25,7 +25,7 @@ from dphead.estimators.labels import (
     require_same_kind,
     unmatched_labels,
 )
-from dphead.finetune.models import NetworkLoss, loss_of
+from dphead.finetune.models import NetworkLoss, loss_of, name_of
 from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.options import Scale
 from dphead.finetune.processes import usable_device
@@ -212,7 +212,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         given = {name: getattr(self, name, None) for name in NAMES}
         given["layers"] = tuple(self.layers) or None
         if isinstance(self.model, nn.Module):
-            given["model"] = _name_of(self.model)
+            given["model"] = name_of(self.model)
         elif self.preset and self.model == ModelSpec.model:
             given["model"] = None
         settings, _ = make_settings(given, self.preset, self.epsilon)
@@ -318,12 +318,6 @@ class DPFinetuneClassifier(PrivateClassifier):
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "weights_")
         return self.network_.scores(self.weights_, _images(X))
-
-
-def _name_of(module: nn.Module) -> str:
-    """Return package.module:class of a module."""
-    kind = type(module)
-    return f"{kind.__module__}:{kind.__name__}"
 
 
 def _images(x: Any) -> np.ndarray:

@@ -8,6 +8,7 @@ and clip factors are float64. Each row's clipped gradient becomes integers, so s
 rows are exact. `dphead.privacy.release` alone samples, adds noise and charges.
 """
 
+import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import reduce
@@ -16,9 +17,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from dphead_extract.vectors import are_alike
 from torch import Tensor, nn
+from torch._C import (
+    _functorch,  # pyright: ignore[reportAttributeAccessIssue] - has no stub
+)
 from torch.func import functional_call, grad, vmap
 
-from dphead.finetune.models import NetworkLoss, fresh_buffers, loss_of, trained
+from dphead.finetune.models import RowLoss, fresh_buffers, of_scores, trained
 from dphead.privacy.statistic_base import Statistic
 from dphead.sums.reference import BlockSum
 
@@ -184,6 +188,20 @@ def _added(vectors: Iterable[Tensor]) -> Tensor:
     return reduce(torch.add, vectors)
 
 
+class _RowModule(nn.Module):
+    """Return the loss of one row, as a module with the network's parameters."""
+
+    loss: RowLoss
+
+    def __init__(self, model: nn.Module, loss: RowLoss) -> None:
+        super().__init__()
+        self.model = model
+        vars(self)["loss"] = loss  # parameters of the loss are not trained
+
+    def forward(self, views: Tensor, labels: Tensor) -> Tensor:
+        return self.loss(self.model, views, labels)
+
+
 class PerExample:
     """Compute per-example gradients of `model` with torch.func.
 
@@ -193,17 +211,12 @@ class PerExample:
     ----------
     model : nn.Module
         The network.
-    bf16 : bool, default False
-        Whether products are computed in bfloat16.
-    loss : callable, default `loss_of`
-        Loss of the scores of one row's views. torch.func calls it for each row.
+    loss : callable, optional
+        Loss of one row. torch.func calls it for each row. Default: cross entropy.
     """
 
-    def __init__(
-        self, model: nn.Module, bf16: bool = False, loss: NetworkLoss = loss_of
-    ) -> None:
-        self.model, self.bf16, self.loss = model, bf16, loss
-        self.names = [name for name, _ in trained(model)]
+    def __init__(self, model: nn.Module, loss: RowLoss | None = None) -> None:
+        self.model, self._row = model, _RowModule(model, loss or of_scores())
 
     def set(self, weights: Tensor) -> None:
         """Set the trained parameters to the values of a flat vector (size,)."""
@@ -228,26 +241,25 @@ class PerExample:
         list of Part
             One entry for each trained parameter, in the order of `trained`.
         """
-        weights = {name: p.detach() for name, p in trained(self.model)}
-        buffers = fresh_buffers(self.model)
+        weights = {name: p.detach() for name, p in trained(self._row)}
+        buffers = fresh_buffers(self._row)
 
         def loss(weights: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
-                scores = functional_call(self.model, weights | buffers, (views,))
-            return self.loss(scores.float(), label.expand(len(views))).mean()
+            row = views, label.expand(len(views))
+            return functional_call(self._row, weights | buffers, row)
 
         found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
             weights, x, y
         )
-        return [Part(found[name]) for name in self.names]
+        return [Part(found[name]) for name in weights]
 
 
 def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     """Raise ValueError if other rows change a later gradient of the same row.
 
     The user's module or loss could keep values in Python between calls. The check
-    detects effects within a few calls. Beyond that, the user's code is trusted
-    (AUDIT.md).
+    detects effects within a few calls, and tensors of rows that are kept. Beyond that,
+    the user's code is trusted (AUDIT.md).
 
     Parameters
     ----------
@@ -268,6 +280,11 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             f"work under torch.func.vmap, got an error ({reason}). Remove layers that "
             "keep tensors, and branches that depend on values."
         ) from error
+    if not any(part.any() for one in first for part in one.columns):
+        raise ValueError(
+            "The loss of a random image does not depend on the trained parameters. "
+            "Compute it with the module that the loss gets, and no other."
+        )
     for before, after in zip(first, again, strict=True):
         one, other = torch.cat(before.columns, 1), torch.cat(after.columns, 1)
         # far above float32's rounding, far below the effect of a kept value
@@ -277,3 +294,19 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
                 "chance, got another gradient at the second call. Remove state "
                 "that the module or the loss keeps between calls."
             )
+    kept = _has_kept()
+    if kept:
+        gc.collect()  # cycles of torch's own are not in use
+        kept = _has_kept()
+    if kept:
+        raise ValueError(
+            "The module and the loss must not keep tensors of images, got one that is "
+            "still in use after its gradient. Remove the code that stores it."
+        )
+
+
+def _has_kept() -> bool:
+    """Return whether a tensor of torch.func's transforms is still in use."""
+    wrapped = _functorch.is_functorch_wrapped_tensor
+    tensors = (one for one in gc.get_objects() if issubclass(type(one), Tensor))
+    return any(map(wrapped, tensors))

@@ -36,6 +36,10 @@ _MOST_SCALE, _LEAST_STD = 1e6, 1e-6
 
 # of scores (k, n_classes), float32, and labels (k,): losses (k,), or their mean
 NetworkLoss = Callable[[Tensor, Tensor], Tensor]
+# of a module, and of one row's views (k, ...) and labels (k,): the row's loss
+RowLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+# where a module and torch keep hooks, which could keep rows
+_HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 
 
 def build_network(
@@ -211,11 +215,22 @@ def _check_scale(name: str, value: Any, channels: int, least: float) -> None:
         )
 
 
+def refuse_hooks() -> None:
+    """Raise ValueError if torch calls a hook for every module. It would see rows."""
+    for kind in _HOOKS:
+        if getattr(nn.modules.module, f"_global_{kind}", None):
+            raise ValueError(
+                f"torch has a global hook ({kind}) that would see the rows of every "
+                "module. Remove the hook."
+            )
+
+
 def refuse_mixing(model: nn.Module) -> None:
-    """Raise ValueError with the layer's name if a known type of layer mixes rows.
+    """Raise ValueError with a layer's name if its type mixes rows, or it has hooks.
 
     `refuse_moving` tests other layers, once the image size is known.
     """
+    refuse_hooks()
     for name, module in model.named_modules():
         tracking = bool(getattr(module, "track_running_stats", False))
         mixing = isinstance(module, _MIXING) or tracking
@@ -225,6 +240,12 @@ def refuse_mixing(model: nn.Module) -> None:
                 f"--model has layer {name or 'model'} ({type(module).__name__}), which "
                 "mixes the images of a batch. Add --batch-norm freeze for its public "
                 "statistics, or --batch-norm group for group norms instead."
+            )
+        if hooks := [kind for kind in _HOOKS if vars(module).get(f"_{kind}")]:
+            raise ValueError(
+                f"--model has layer {name or 'model'} with {hooks[0]}, which would see "
+                "rows. Remove the hook, and use torch.nn.utils.parametrizations for "
+                "norms of weights."
             )
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise ValueError(
@@ -354,3 +375,20 @@ def flat(model: nn.Module) -> Tensor:
 def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
     """Return each row's cross entropy (k,), in float32."""
     return F.cross_entropy(scores, labels, reduction="none")
+
+
+def of_scores(loss: NetworkLoss = loss_of, bf16: bool = False) -> RowLoss:
+    """Return the mean of `loss` over a row's views, with bfloat16 products or not."""
+
+    def row_loss(model: nn.Module, views: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast(views.device.type, torch.bfloat16, enabled=bf16):
+            scores = model(views)
+        return loss(scores.float(), labels).mean()
+
+    return row_loss
+
+
+def name_of(module: nn.Module) -> str:
+    """Return package.module:class of a module."""
+    kind = type(module)
+    return f"{kind.__module__}:{kind.__name__}"

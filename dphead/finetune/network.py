@@ -23,11 +23,13 @@ from dphead.finetune.gradients import (
 )
 from dphead.finetune.models import (
     NetworkLoss,
+    RowLoss,
     build_network,
     count_parameters,
     flat,
     fresh_buffers,
     loss_of,
+    of_scores,
     refuse_moving,
     trained,
 )
@@ -75,7 +77,7 @@ class NetworkSpec:
     model : ModelSpec
         The network.
     shape : tuple of int
-        (channels, h, w) of an image.
+        (channels, h, w) of an image, or another shape in a loop of the user's own.
     n_classes : int
         Number of public classes.
     pixels : bool, default True
@@ -96,7 +98,7 @@ class NetworkSpec:
     """
 
     model: ModelSpec
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     n_classes: int
     pixels: bool = True
     mean: Scale = 0.5
@@ -167,6 +169,9 @@ class Network:
         The user's own network, instead of the one that `spec` names.
     loss : callable, default `loss_of`
         Loss to train with, of scores (k, n_classes) and labels (k,).
+    row_loss : callable, optional
+        Loss of one row instead, of the module, the row's views and their labels. The
+        module need not return scores.
 
     Attributes
     ----------
@@ -189,12 +194,36 @@ class Network:
         bf16: bool = False,
         module: nn.Module | None = None,
         loss: NetworkLoss = loss_of,
+        row_loss: RowLoss | None = None,
     ) -> None:
         self.spec, self.device = spec, torch.device(device)
-        self.bf16, self.loss = bf16, loss
+        self.loss = row_loss or of_scores(loss, bf16)
         self.model = build_network(spec.model, spec.n_classes, spec.shape[0], module)
         self.model.to(self.device)
-        name = spec.model.model
+        if row_loss is None:
+            self._check_scores()
+        given = row_loss or loss
+        if module is not None or spec.model.of_user or given is not loss_of:
+            generator = torch.Generator().manual_seed(0)
+            views = torch.randn((3, 1, *spec.shape), generator=generator)
+            refuse_memory(PerExample(self.model, self.loss), views.to(self.device))
+        own = spec.model
+        words = own.model
+        if own.is_wide:
+            words += f" {own.norm} groups={own.groups} ws={own.standardize}"
+        if own.batch_norm != "refuse":
+            words += f" batch_norm={own.batch_norm}"
+        if given is not loss_of:
+            words += f" loss={getattr(given, '__qualname__', repr(given))}"
+        size = count_parameters(self.model)
+        self.statistic = ModelGradient(
+            spec.n_classes, size, words, spec.views, spec.augment
+        )
+        self.start = flat(self.model).double().cpu().numpy()
+
+    def _check_scores(self) -> None:
+        """Raise ValueError unless an image's scores depend on that image only."""
+        spec, name = self.spec, self.spec.model.model
         try:
             scores = refuse_moving(self.model, spec.shape, self.device)
         # types that timm and torch raise for a wrong image size
@@ -210,23 +239,6 @@ class Network:
                 f"class, got scores of shape {tuple(scores.shape[1:])} from {name}. "
                 "Change its last layer."
             )
-        if module is not None or spec.model.of_user or loss is not loss_of:
-            generator = torch.Generator().manual_seed(0)
-            views = torch.randn((3, 1, *spec.shape), generator=generator)
-            refuse_memory(PerExample(self.model, loss=loss), views.to(self.device))
-        own = spec.model
-        words = own.model
-        if own.is_wide:
-            words += f" {own.norm} groups={own.groups} ws={own.standardize}"
-        if own.batch_norm != "refuse":
-            words += f" batch_norm={own.batch_norm}"
-        if loss is not loss_of:
-            words += f" loss={getattr(loss, '__qualname__', repr(loss))}"
-        size = count_parameters(self.model)
-        self.statistic = ModelGradient(
-            spec.n_classes, size, words, spec.views, spec.augment
-        )
-        self.start = flat(self.model).double().cpu().numpy()
 
     def digest(self) -> str:
         """Return a SHA-256 of all parameters and buffers, with their names."""
@@ -312,7 +324,7 @@ class TorchSums:
         most = _chunk_rows(network, memory)
         wanted = min(batch, max(32, batch // 4))
         with one_thread():
-            self._gradients = PerExample(network.model, network.bf16, network.loss)
+            self._gradients = PerExample(network.model, network.loss)
             with WholeVectors() as seen:
                 self._fits(1)
             self.chunk = chunk or seen.rounded(wanted, most)
@@ -533,7 +545,8 @@ def _chunk_rows(network: Network, memory: int | None) -> int:
         if not list(m.children())
     ]
     with torch.no_grad():
-        model(torch.zeros((1, *network.spec.shape), device=device))
+        row = torch.zeros((1, *network.spec.shape), device=device)
+        network.loss(model, row, torch.zeros(1, dtype=torch.long, device=device))
     for hook in hooks:
         hook.remove()
     sizes = [p.numel() for _, p in trained(model)]

@@ -10,14 +10,14 @@ from dphead.privacy.contract import Block, Known
 
 
 class ImageRows:
-    """Hold images in memory as private rows.
+    """Hold images, or other rows of one shape, in memory as private rows.
 
     Rows without a class add zero to sums.
 
     Parameters
     ----------
     images : ndarray of shape (n, channels, h, w), uint8
-        The images.
+        The images. Rows of floats may have another shape.
     labels : ndarray of shape (n,), int
         Their labels.
 
@@ -45,5 +45,6 @@ class ImageRows:
         The last block is padded with index -1.
         """
         for block in self._slots.blocks(indices):
-            x = self._x[np.maximum(block.index, 0)].astype(np.float32)
+            with np.errstate(all="ignore"):  # no warning may depend on a value
+                x = self._x[np.maximum(block.index, 0)].astype(np.float32)
             yield Block(block.index, x, block.y)

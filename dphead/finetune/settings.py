@@ -110,14 +110,14 @@ _SAMPLING = Setting(
     "image is in one random step of an epoch.",
     option=True,
 )
-_VIEWS = Setting(
+VIEWS = Setting(
     "Number of augmented views per image, averaged before clipping.",
     Range(f"a whole number from 0 to {_MOST_VIEWS}", lambda v: 0 <= v <= _MOST_VIEWS),
     OFF,
     option=True,
 )
-_AUGMENT = Setting("Augmentation that makes the views.", source=OFF, option=True)
-_Augment = Literal["none", "crop", "rrc", "ours", "simclr"]
+AUGMENT = Setting("Augmentation that makes the views.", source=OFF, option=True)
+Augment = Literal["none", "crop", "rrc", "ours", "simclr"]
 _Rate = Literal["constant", "cosine", "step"] | Callable[[int, int], float]
 
 
@@ -300,8 +300,8 @@ class Settings(Step, ModelSpec):
     steps: Annotated[int | None, STEPS.default_from(_FROM_BUDGET)] = None
     epochs: Annotated[float | None, EPOCHS] = None
     base_learning_rate: Annotated[float | None, BASE_LEARNING_RATE] = None
-    views: Annotated[int, _VIEWS] = 0
-    augment: Annotated[_Augment, _AUGMENT] = "none"
+    views: Annotated[int, VIEWS] = 0
+    augment: Annotated[Augment, AUGMENT] = "none"
     normalization: Annotated[dict[str, Any] | None, NORMALIZATION] = None
 
     def __post_init__(self) -> None:

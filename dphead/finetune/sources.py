@@ -221,7 +221,7 @@ def _image_facts(
 
 
 def source_of_pixels(
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     classes: list[str],
     scale: tuple[Scale, Scale],
     *,

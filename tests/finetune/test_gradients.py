@@ -21,7 +21,7 @@ from dphead.finetune.gradients import (
     clipped,
     squared_norms,
 )
-from dphead.finetune.models import build_network, loss_of, trained
+from dphead.finetune.models import build_network, loss_of, of_scores, trained
 from dphead.finetune.network import Network, NetworkSpec
 from dphead.finetune.settings import ModelSpec
 
@@ -220,7 +220,7 @@ def test_the_sensitivity_is_the_clip_norm_and_twice_it_under_replace_one(
 def test_bf16_changes_the_products_and_keeps_float32_gradients():
     model, x, y = problem("conv")
     exact = PerExample(model)
-    rough = PerExample(model, bf16=True)
+    rough = PerExample(model, of_scores(bf16=True))
     keep = torch.ones(ROWS, dtype=torch.bool)
     # none is clipped
     a, b = (clipped(g.parts(x, y), keep, 10.0) for g in (exact, rough))

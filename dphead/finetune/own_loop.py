@@ -1,0 +1,482 @@
+"""Release gradients for a training loop of one's own (`PrivateTraining`).
+
+The caller gets released gradients only. A copy of the module computes the gradients of
+rows (dphead/privacy/proofs/finetune.md, "A loop of one's own").
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from dphead.data.arrays import declared_dtype
+from dphead.estimators.guarantee import Privacy, privacy_of
+from dphead.estimators.inputs import as_arrays, declared
+from dphead.estimators.labels import label_column, positions, require_same_kind
+from dphead.finetune.models import RowLoss, flat, name_of, refuse_hooks, trained
+from dphead.finetune.network import Network, NetworkSpec, StepParams, TorchSums
+from dphead.finetune.processes import torchrun_place
+from dphead.finetune.rows import ImageRows
+from dphead.finetune.saved import save_network
+from dphead.finetune.settings import AUGMENT, VIEWS, Augment, ModelSpec
+from dphead.finetune.solver import NetworkDescent, TrainingState
+from dphead.finetune.sources import source_of_pixels
+from dphead.fit.files import source_of_arrays
+from dphead.fit.fit import About, Fit, FitResult, RowSizes, charge_ledger
+from dphead.fit.ledgers import open_ledger
+from dphead.fit.options import (
+    ACCOUNTANT,
+    ALLOW_LARGE_DELTA,
+    DELTA,
+    EPSILON,
+    NOMINAL_N,
+    RELATION,
+    RunOptions,
+)
+from dphead.fit.report import NOT_TESTED
+from dphead.fit.run_folder import (
+    CHECKPOINT,
+    charge,
+    check_delta,
+    check_folder,
+    locked,
+    noted,
+    public_facts,
+    write_report,
+)
+from dphead.planning.plan import make_plan
+from dphead.privacy.atomic_write import write_atomically
+from dphead.privacy.ledger.store import IN_MEMORY
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.release import release
+from dphead.privacy.transform import RowTransform
+from dphead.solvers.settings import (
+    AT_LEAST_ONE,
+    CLIP_NORM,
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROBABILITY,
+    STEPS,
+    Setting,
+    check_settings,
+)
+from dphead.sums.verified import VerifiedSum
+
+
+@dataclass(eq=False, repr=False)
+class PrivateTraining:
+    """Release one gradient for each step of a training loop of one's own.
+
+    The block `with` charges the ledger for all steps. Then iterate: each step sets
+    `.grad` of the module's trained parameters to the noisy mean of clipped gradients.
+    Any torch optimizer, scheduler or average can follow.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The module to train. Its weights are public. dphead reads them before each step,
+        and computes the gradients of rows on a copy without dropout.
+    loss : callable
+        Function of (model, x, y) that returns the loss of one row. x is a batch (1,
+        ...) float32 of this row, or (views, ...) of its views. y has the index of its
+        class for each view. dphead alone calls it, under `torch.func`.
+    rows : tuple of (array-like, array-like)
+        Features (n, ...), and labels (n,). uint8 features are divided by 255.
+    classes : sequence
+        The public classes. Rows with another label add zero.
+    sampling_prob : float
+        Probability that a row is in the batch of a step.
+    steps : int
+        Number of steps to charge.
+    epsilon : float, default=1.0
+        Budget of the training.
+    delta : float, default=1e-5
+        Failure probability, below 1/n.
+    clip_norm : float, default=1.0
+        Bound on the norm of a row's gradient.
+    noise_multiplier : float, default=None
+        Noise multiplier. None means from the budget.
+    relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
+        Neighboring relation.
+    nominal_n : int, default=None
+        Public number used in place of n under add_remove.
+    accountant : str, default="auto"
+        Accountant that calibrates the noise.
+    ledger : str or Path, default=None
+        Ledger to charge. None means a ledger in memory, for this training only.
+    folder : str or Path, default=None
+        Run folder. The same program resumes an interrupted training in it, without
+        another charge. After the last step, it gets the network, report and card.
+    keep : sequence, default=()
+        Objects with `state_dict` and `load_state_dict` that checkpoints in `folder`
+        hold besides the module: optimizer, scheduler, average. Without `keep`, a
+        resumed training repeats the released gradients from the first step.
+    checkpoint : int, default=20
+        Number of steps between checkpoints.
+    views, augment : int and str, default=0 and "none"
+        As in `DPFinetuneClassifier`, for uint8 features (n, channels, h, w).
+    memory : int, default=None
+        Memory for a chunk's gradients in bytes.
+    allow_large_delta : bool, default=False
+        Whether to accept a delta of 1/n or more.
+    random_state : int, default=None
+        Seed of the noise, for tests. Such a training is not private.
+
+    Attributes
+    ----------
+    step : int
+        Number of steps whose gradient was released. A resumed training begins at its
+        last checkpoint.
+
+    Raises
+    ------
+    ValueError or LedgerError
+        If the training is refused. Nothing is charged then.
+
+    Notes
+    -----
+    A loop that ends early is charged for all steps.
+    """
+
+    model: nn.Module
+    loss: RowLoss
+    rows: tuple[Any, Any]
+    _: KW_ONLY
+    classes: Any
+    sampling_prob: Annotated[float, Setting("Sampling rate.", PROBABILITY)]
+    steps: Annotated[int, STEPS]
+    epsilon: Annotated[float, EPSILON] = 1.0
+    delta: Annotated[float | None, DELTA] = None
+    clip_norm: Annotated[float, CLIP_NORM] = 1.0
+    noise_multiplier: Annotated[float | None, Setting("Noise.", POSITIVE)] = None
+    relation: Annotated[str, RELATION] = "zero_out"
+    nominal_n: Annotated[int | None, NOMINAL_N] = None
+    accountant: Annotated[str, ACCOUNTANT] = "auto"
+    ledger: str | Path | None = None
+    folder: str | Path | None = None
+    keep: Sequence[Any] = ()
+    checkpoint: Annotated[int, Setting("Steps between checkpoints.", AT_LEAST_ONE)] = 20
+    views: Annotated[int, VIEWS] = 0
+    augment: Annotated[Augment, AUGMENT] = "none"
+    memory: Annotated[int | None, Setting("Bytes.", AT_LEAST_ONE)] = None
+    allow_large_delta: Annotated[bool, ALLOW_LARGE_DELTA] = False
+    random_state: Annotated[int | None, Setting("Seed of the noise.", NOT_NEGATIVE)] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        self.step = 0
+        self._gradients: Iterator[dict[str, Tensor]] | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        if "_fit" in vars(self):
+            raise ValueError(
+                "this training was opened before. Make a new `PrivateTraining`. "
+                "Without `folder`, it is charged again."
+            )
+        if torchrun_place() is not None:
+            raise ValueError(
+                "`PrivateTraining` runs in one process, and WORLD_SIZE is above 1. "
+                "Unset WORLD_SIZE, or use `dphead finetune`."
+            )
+        options = RunOptions(
+            features=Path(),
+            out=Path(self.folder or ""),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            relation=self.relation,
+            nominal_n=self.nominal_n,
+            accountant=self.accountant,
+            ledger=self.ledger,
+            allow_large_delta=self.allow_large_delta,
+            seed=self.random_state,
+        )
+        self._prepare(options)
+        kept = [self.model, *self.keep] if self.keep else []
+        _loaded(_saved(kept, "", 0))  # raises for a state that a resume cannot read
+        with ExitStack() as opened:
+            if self.folder is not None:
+                stored = min(self.steps, self.checkpoint + 1) if kept else self.steps
+                check_folder(options.out, [self._network.statistic.size] * stored)
+                opened.enter_context(noted(options))
+                opened.enter_context(locked(options.out))
+            self._fit.check()
+            if self.folder is None:
+                self._charge = charge_ledger(self._fit, open_ledger(self.ledger))
+            else:
+                self._charge = charge(self._fit, options)
+            path = options.out / CHECKPOINT
+            self._path = path if self.folder is not None and kept else None
+            if self._path is not None and path.exists():
+                self.step = _restored(path, kept, self._charge.fit_id)
+                self._charge.forget(self.step)
+            self._open = opened.pop_all()
+        self._gradients = self._released(kept)
+        return self
+
+    def _prepare(self, options: RunOptions) -> None:
+        """Make all that the charge needs. No row affects it."""
+        names = declared(self.classes)
+        x, rows = _rows(*self.rows, names)
+        facts = public_facts(rows, len(names), self.relation, self.nominal_n)
+        self._network = self._network_for(x, len(names))
+        spec = self._network.spec
+        solver = NetworkDescent(
+            self._network.statistic,
+            self._network.start,
+            steps=self.steps,
+            sampling_prob=self.sampling_prob,
+            noise_multiplier=self.noise_multiplier,
+            clip_norm=self.clip_norm,
+        )
+        plan = make_plan(solver, facts, **vars(options.target("auto")))
+        warnings = check_delta(options, plan, facts)
+        classes = [str(name) for name in names]
+        source = source_of_arrays(rows.n_features, classes)
+        if spec.pixels and len(spec.shape) == 3:
+            own: dict[str, Any] = {"declared": "classes=", "pixels": {}}
+            scale = (spec.mean, spec.std)
+            source = source_of_pixels(spec.shape, classes, scale, grouped=False, **own)
+        about = About(
+            source=source,
+            name=f"finetune {spec.model.model}",
+            settings={
+                name: getattr(self, name)
+                for name in ("steps", "sampling_prob", "clip_norm", "views", "augment")
+            },
+            settings_from="a loop of the user's own",
+            space=source.feature_space,
+            warnings=tuple(warnings),
+        )
+        batch = round(facts.n_rows * self.sampling_prob)
+        self._fit = Fit(
+            plan=plan,
+            about=about,
+            sizes=RowSizes.of(rows),
+            rows=lambda: rows,
+            summer=VerifiedSum(TorchSums(self._network, self.memory, batch=batch)),
+            noise=NoiseSource(self.random_state),
+        )
+
+    def _network_for(self, x: np.ndarray, n_classes: int) -> Network:
+        """Return dphead's copy of the module, on the module's device."""
+        model = self.model
+        norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+        frozen = norms and not any(norm.training for norm in norms)
+        spec = ModelSpec(name_of(model), batch_norm="freeze" if frozen else "refuse")
+        scaled = (x.dtype == np.uint8, 0.0, 1.0, self.views, self.augment)
+        device = next((str(p.device) for p in model.parameters()), "cpu")
+        given = NetworkSpec(spec, x.shape[1:], n_classes, *scaled)
+        return Network(given, device, module=model, row_loss=self.loss)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._gradients = None
+        try:
+            if error is None and self.folder is not None and self.step == self.steps:
+                self._write(Path(self.folder))
+        finally:
+            del self._charge  # its lock, for a resume in this process
+            self._open.__exit__(kind, error, trace)
+
+    @cached_property
+    def privacy(self) -> Privacy:
+        """Return the guarantee of all charged steps."""
+        fit = self._fit
+        return privacy_of(
+            fit.plan,
+            n_rows=fit.plan.facts.n_rows,
+            seeded=not fit.noise.private,
+            counted=self.ledger not in (None, IN_MEMORY),
+            classes_seen=False,
+            warning=" ".join(fit.about.warnings),
+        )
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> dict[str, Tensor]:
+        """Set `.grad` of the trained parameters to the next released gradient.
+
+        The gradient is the noisy sum of the clipped gradients, divided by the expected
+        batch size. It replaces `.grad`.
+
+        Returns
+        -------
+        dict of str to Tensor
+            The gradient of each trained parameter by its name.
+
+        Raises
+        ------
+        ValueError
+            If the block `with` has ended, a step failed, or the module changed its
+            parameters. No row is read.
+        """
+        if self._gradients is None:
+            raise ValueError(
+                "this training is closed. Iterate inside its block `with`."
+            )
+        if (gradient := next(self._gradients, None)) is not None:
+            return gradient
+        if self.step < len(self._fit.plan.specs):
+            raise ValueError(
+                f"step {self.step} failed before, so this training cannot continue. "
+                "Run the program again. With `folder`, it resumes without a charge."
+            )
+        raise StopIteration
+
+    def _released(self, kept: list[Any]) -> Iterator[dict[str, Tensor]]:
+        """Yield the gradient of each remaining step."""
+        fit, specs = self._fit, self._fit.announced.specs
+        batch = specs[0].n_rows * specs[0].sampling_prob
+        rows, first = fit.rows(), self.step
+        while (step := self.step) < len(specs):
+            if self._path is not None and step > first and step % self.checkpoint == 0:
+                self._save(kept)
+            weights = self._weights().astype(np.float32)
+            found = release(
+                self._network.statistic,
+                StepParams(RowTransform(), weights, step),
+                rows,
+                specs[step],
+                ledger=self._charge,
+                noise=fit.noise,
+                summer=fit.summer,
+            )
+            self.step += 1
+            value = torch.from_numpy(found.value / batch)
+            parameters = dict(trained(self.model))
+            parts = value.split([p.numel() for p in parameters.values()])
+            gradient = {}
+            for (name, p), part in zip(parameters.items(), parts, strict=True):
+                p.grad = gradient[name] = part.view_as(p).to(p)
+            yield gradient
+
+    def _save(self, kept: list[Any]) -> None:
+        """Write a checkpoint, which replaces the stored gradients before it."""
+        assert self._path is not None
+        state = _saved(kept, self._charge.fit_id, self.step)
+        write_atomically(self._path, lambda file: file.write(state))
+        self._charge.forget(self.step)
+
+    def _weights(self) -> np.ndarray:
+        """Return the module's trained parameters (size,).
+
+        Raises ValueError if the module trains other parameters than at the charge, if
+        others or buffers changed, or if torch has a hook that would see rows.
+        """
+        refuse_hooks()
+        own, given = self._network.model, self.model
+        shapes, found = ([(n, p.shape) for n, p in trained(m)] for m in (own, given))
+        if shapes != found:
+            raise ValueError(
+                f"the module trains {len(found)} tensors that are not the "
+                f"{len(shapes)} of the charge. Keep the names, shapes and "
+                "`requires_grad` of its parameters."
+            )
+        before, after = _fixed(own), _fixed(given)
+        for name in before | after:
+            same = before.keys() == after.keys()
+            if not same or not torch.equal(before[name], after[name].to(before[name])):
+                raise ValueError(
+                    f"{name} of the module has changed since the charge. It is not "
+                    "trained, and could hold rows. Call `eval()` before you use the "
+                    "module yourself."
+                )
+        return flat(given).double().cpu().numpy()
+
+    def _write(self, out: Path) -> None:
+        """Write the network, the report and the card to the run folder."""
+        fit, charged = self._fit, self._charge
+        state = TrainingState.start(self._weights())
+        done = (charged.ledger, charged.fit_id, fit.noise.private, 0.0)
+        source = fit.about.source
+        facts = {
+            "class_names": source.class_names,
+            "feature_space": source.feature_space,
+            "pixels": {},
+        }
+        write_report(
+            out,
+            fit.about,
+            FitResult(state, fit.plan, *done),
+            tested=NOT_TESTED,
+            tuning="NOT ACCOUNTED",
+            sha256=save_network(out, self._network, state, facts),
+        )
+
+
+def _rows(x: Any, y: Any, names: np.ndarray) -> tuple[np.ndarray, ImageRows]:
+    """Return the features and the rows, each label read by itself."""
+    x, y = as_arrays(x, y)
+    if not isinstance(x, np.ndarray) or not (
+        x.dtype == np.uint8 or x.dtype.kind == "f"
+    ):
+        found = getattr(x, "dtype", type(x).__name__)
+        raise ValueError(
+            f"rows must be arrays or tensors of uint8 or floats, got {found}. Convert "
+            "them, such as with `.float()`."
+        )
+    require_same_kind(declared_dtype(y), names)
+    labels = label_column(y)
+    if len(labels) != len(x):
+        raise ValueError(
+            f"rows must have one label each, got {len(x)} rows and {len(labels)} "
+            "labels. Pass (features, labels)."
+        )
+    return x, ImageRows(x, positions(labels, names))
+
+
+def _fixed(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers that are not trained, by name."""
+    every = (*module.named_parameters(), *module.named_buffers())
+    return {name: value.detach() for name, value in every if not value.requires_grad}
+
+
+def _saved(kept: list[Any], fit_id: str, step: int) -> bytes:
+    """Return the states of objects as a file of torch."""
+    file = BytesIO()
+    torch.save((fit_id, step, [one.state_dict() for one in kept]), file)
+    return file.getvalue()
+
+
+def _loaded(data: bytes) -> tuple[str, int, list[Any]]:
+    """Read what `_saved` wrote. No code in the file runs."""
+    return torch.load(BytesIO(data), weights_only=True)
+
+
+def _restored(path: Path, kept: list[Any], fit_id: str) -> int:
+    """Give objects the states of a checkpoint of this fit, and return its step.
+
+    Raises ValueError if the checkpoint is damaged or belongs to another fit.
+    """
+    try:
+        found, step, states = _loaded(path.read_bytes())
+        if found == fit_id:
+            for one, state in zip(kept, states, strict=True):
+                one.load_state_dict(state)
+            return step
+    except Exception as error:  # torch raises many types for damaged files
+        raise ValueError(
+            f"{path} is damaged, or `keep` has other objects than before. Pass the "
+            "same objects, or another folder. A new run is charged too."
+        ) from error
+    raise ValueError(
+        f"{path} belongs to another fit. Restore the checkpoint of this run, or choose "
+        "another folder. A new run is charged too."
+    )

@@ -1,0 +1,367 @@
+"""`PrivateTraining` releases gradients to a loop of one's own, and nothing else."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from commands import dphead
+from finetune.core import images
+from torch import nn
+from torch.nn import functional as F
+
+from dphead import PrivateTraining
+from dphead.finetune.estimator import DPFinetuneClassifier
+from dphead.finetune.rows import ImageRows
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.noise import NoiseSource
+
+CLIP = 0.5
+
+
+class Crash(Exception):
+    pass
+
+
+def module():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 3, bias=False))
+
+
+def cross_entropy(model, x, y):
+    return F.cross_entropy(model(x), y)
+
+
+def training(model, loss=cross_entropy, rows=None, **more):
+    """Of 40 images. Its noise is given, because its calibration takes a second."""
+    given = {"classes": range(3), "sampling_prob": 0.5, "steps": 4, "clip_norm": CLIP}
+    given |= {"epsilon": 50.0, "delta": 1e-3, "noise_multiplier": 1.0}
+    given |= {"accountant": "rdp"} | more
+    return PrivateTraining(model, loss, rows or images(), **given)
+
+
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+
+def taken(private, optimizer, until=None):
+    """The gradients of a training, each followed by a step of the optimizer."""
+    found = []
+    for gradient in private:
+        found.append(gradient["1.weight"].clone())
+        if private.step == until:
+            raise Crash
+        optimizer.step()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+def test_a_loop_of_ones_own_has_the_weights_of_the_classifier():
+    """One private step serves both: the same sample, sum and noise of a seed."""
+    x, y = images()
+    model = module()
+    with training(model, random_state=3) as private:
+        taken(private, torch.optim.SGD(model.parameters(), lr=0.5))
+    assert not private.privacy.private
+    same = DPFinetuneClassifier(
+        model=module(),
+        classes=range(3),
+        epsilon=50.0,
+        delta=1e-3,
+        noise_multiplier=1.0,
+        accountant="rdp",
+        batch_size=20,
+        steps=4,
+        clip_norm=CLIP,
+        learning_rate=0.5,
+        normalize=False,
+        average="last",
+        mean=0.0,
+        std=1.0,
+        random_state=3,
+    ).fit(x.transpose(0, 2, 3, 1), y)
+    found = model[1].weight.detach().numpy().ravel()
+    # four roundings of weights of at most 1 to float32
+    np.testing.assert_allclose(found, same.weights_, atol=4 * 2**-23)
+
+
+def test_all_steps_are_charged_before_the_first_even_if_the_loop_ends_early(tmp_path):
+    ledger = tmp_path / "ledger.sqlite"
+    with training(module(), ledger=ledger) as private:
+        (fit,) = Ledger(ledger).fits()
+        assert len(fit["releases"]) == 4
+        next(private)
+    assert private.privacy.private
+    assert Ledger(ledger).spent(1e-3).epsilon == private.privacy.epsilon
+
+
+def test_one_image_moves_a_gradient_by_at_most_the_clip_norm():
+    """A loss may be as large as it likes."""
+
+    def loss(model, x, y):
+        return 1e9 * cross_entropy(model, x, y)
+
+    x, y = images()
+    found = []
+    for labels in (y, np.where(np.arange(40) == 7, -1, y)):
+        with training(
+            module(), loss, (x, labels), random_state=3, sampling_prob=1.0
+        ) as private:
+            found.append(next(private)["1.weight"] * 40)
+    moved = float((found[0] - found[1]).norm())
+    # 576 roundings of float32 to 6e-8 of sums that are below 40 C
+    assert CLIP * 0.999 <= moved <= CLIP * 1.001
+
+
+@pytest.mark.parametrize("kept, again", [(False, 3), (True, 1)])
+def test_a_killed_loop_continues_under_its_charge_with_the_same_gradients(
+    kept, again, tmp_path
+):
+    """Without `keep`, three released gradients are repeated; with it, those after the
+    checkpoint.
+    """
+    given = {"ledger": tmp_path / "ledger.sqlite", "folder": tmp_path / "run"}
+    model, before, found = module(), [], []
+    optimizer = optimizer_of(model)
+    given |= {"checkpoint": 2, "keep": [optimizer] if kept else []}
+    with pytest.raises(Crash), training(model, **given) as private:
+        for gradient in private:
+            before.append(gradient["1.weight"].clone())
+            if private.step == 3:
+                raise Crash
+            optimizer.step()
+    optimizer = optimizer_of(model := module())
+    given |= {"keep": [optimizer] if kept else []}
+    with training(model, **given) as private:
+        assert private.step == 3 - again
+        found = taken(private, optimizer)
+    assert len(found) == again + 1
+    for old, new in zip(before[-again:], found, strict=False):
+        assert torch.equal(old, new)
+    # as without a kill: the momentum too
+    optimizer = optimizer_of(whole := module())
+    for gradient in [*before, found[-1]]:
+        whole[1].weight.grad = gradient
+        optimizer.step()
+    assert torch.equal(whole[1].weight, model[1].weight)
+    (fit,) = Ledger(given["ledger"]).fits()
+    assert [r["state"] for r in fit["releases"]] == ["committed"] * 4
+    assert "recomputed" in dphead("check", given["folder"]).out
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    given = {"ledger": tmp_path / "ledger.sqlite", "checkpoint": 1}
+    for name in ("run", "other"):
+        optimizer = optimizer_of(model := module())
+        with (
+            pytest.raises(Crash),
+            training(model, folder=tmp_path / name, keep=[optimizer], **given) as one,
+        ):
+            taken(one, optimizer, until=2)
+    theirs = (tmp_path / "other" / "checkpoint.npz").read_bytes()
+    (tmp_path / "run" / "checkpoint.npz").write_bytes(theirs)
+    with pytest.raises(ValueError, match="belongs to another fit"):
+        training(model, folder=tmp_path / "run", keep=[optimizer], **given).__enter__()
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Rows that say when they are read."""
+
+    def read(*_):
+        raise AssertionError("a row was read")
+
+    monkeypatch.setattr(ImageRows, "blocks", read)
+
+
+class Remembering(nn.Module):
+    """Keeps its input."""
+
+    def forward(self, x):
+        vars(self)["seen"] = x
+        return x
+
+
+SEEN = []
+OUTER = module()
+
+
+def keeping(model, x, y):
+    SEEN.append(x)
+    return cross_entropy(model, x, y)
+
+
+def by_chance(model, x, y):
+    return cross_entropy(model, x + random.random(), y)
+
+
+def with_hook():
+    model = module()
+    model[1].register_forward_hook(lambda *_: None)
+    return model
+
+
+def with_batch_norm():
+    return nn.Sequential(nn.BatchNorm2d(3), module())
+
+
+@pytest.mark.parametrize(
+    "made, loss, message",
+    [
+        (with_hook, cross_entropy, "with forward_hooks"),
+        (
+            lambda: nn.Sequential(Remembering(), module()),
+            cross_entropy,
+            "must not keep",
+        ),
+        (with_batch_norm, cross_entropy, "mixes the images"),
+        (module, keeping, "must not keep tensors"),
+        (module, by_chance, "or on chance"),
+        (module, lambda _, x, y: F.cross_entropy(OUTER(x), y), "does not depend on"),
+        (module, lambda model, x, y: model(x), "scalar"),
+    ],
+)
+def test_code_that_keeps_or_mixes_rows_is_refused_before_the_charge(
+    made, loss, message, unread, tmp_path
+):
+    SEEN.clear()
+    ledger = tmp_path / "ledger.sqlite"
+    with pytest.raises(ValueError, match=message):
+        training(made(), loss, ledger=ledger).__enter__()
+    SEEN.clear()
+    assert not ledger.exists()
+
+
+def frozen(model):
+    model[1].weight.requires_grad_(False)
+
+
+def replaced(model):
+    model[1] = nn.Linear(192, 4, bias=False)
+
+
+def with_a_new_buffer(model):
+    model.register_buffer("seen", torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (frozen, "trains 0 tensors"),
+        (replaced, "not the 1 of the charge"),
+        (with_a_new_buffer, "seen of the module has changed"),
+    ],
+)
+def test_a_module_that_is_not_that_of_the_charge_reads_no_row(change, message, unread):
+    with training(model := module()) as private:
+        change(model)
+        with pytest.raises(ValueError, match=message):
+            next(private)
+        with pytest.raises(ValueError, match="step 0 failed before"):
+            next(private)
+
+
+def test_the_users_own_passes_over_rows_reach_no_gradient():
+    """A frozen batch norm that the user switches on takes statistics of rows."""
+    norm = nn.BatchNorm2d(3).eval()
+    with training(nn.Sequential(norm, module())) as private:
+        next(private)
+        norm.train()(torch.from_numpy(images()[0]).float())
+        with pytest.raises(ValueError, match=r"0\.running_mean .* could hold rows"):
+            next(private)
+
+
+def test_a_global_hook_stops_the_loop_before_a_row_is_read(unread):
+    with training(module()) as private:
+        hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+        try:
+            with pytest.raises(ValueError, match="global hook"):
+                next(private)
+        finally:
+            hook.remove()
+
+
+def test_a_training_releases_only_inside_its_block_and_is_opened_once():
+    private = training(module(), steps=1)
+    with pytest.raises(ValueError, match="is closed"):
+        next(private)
+    with private:
+        next(private)
+        with pytest.raises(StopIteration):
+            next(private)
+    with pytest.raises(ValueError, match="is closed"):
+        next(private)
+    with pytest.raises(ValueError, match="opened before"):
+        private.__enter__()
+
+
+def test_a_loss_cannot_take_a_step(monkeypatch):
+    """A generator that runs does not run a second time."""
+    private = None
+
+    def loss(model, x, y):
+        if private is not None and private._gradients is not None:
+            with pytest.raises(ValueError, match="already executing"):
+                next(private)
+        return cross_entropy(model, x, y)
+
+    private = training(module(), loss, steps=1)
+    with private:
+        next(private)
+
+
+def test_no_sample_is_the_same_twice_and_none_is_told(monkeypatch):
+    """Two trainings of the same rows have other noise; a step has its own key."""
+    keys = []
+    generator = NoiseSource.generator
+
+    def seen(self, *asked):
+        keys.append(asked)
+        return generator(self, *asked)
+
+    monkeypatch.setattr(NoiseSource, "generator", seen)
+    model = module()
+    with training(model) as private:
+        found = taken(private, torch.optim.SGD(model.parameters(), lr=0.0))
+    # two gradients in a row, without a step of the weights, are two releases
+    assert not torch.equal(found[0], found[1])
+    assert keys == [(i, p) for i in range(4) for p in ("sample", "noise")]
+
+
+@pytest.mark.parametrize(
+    "rows, more, message",
+    [
+        ((np.zeros((9, 2), int), np.zeros(9, int)), {}, "uint8 or floats, got int64"),
+        ((np.zeros((9, 2)), np.zeros(8, int)), {}, "9 rows and 8 labels"),
+        (None, {"steps": 0}, "steps must be"),
+        (None, {"sampling_prob": 1.5}, "sampling_prob must be in"),
+        (None, {"delta": 0.5}, "delta must be below"),
+        (None, {"augment": "crop"}, "need each other"),
+    ],
+)
+def test_wrong_arguments_are_named(rows, more, message):
+    with (
+        pytest.raises(ValueError, match=message),
+        training(module(), rows=rows, **more),
+    ):
+        pass
+
+
+def test_processes_of_torchrun_are_refused(monkeypatch):
+    """Each would charge and release a training of its own."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")
+    with pytest.raises(ValueError, match="runs in one process"):
+        training(module()).__enter__()
+
+
+def test_rows_may_be_tables():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 5)), rng.integers(0, 3, 40)
+    with training(model := nn.Linear(5, 3), rows=(x, y)) as private:
+        gradient = next(private)
+    assert gradient["weight"] is model.weight.grad
+    assert gradient["weight"].shape == (3, 5)
