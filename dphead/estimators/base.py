@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -159,7 +159,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
                 source=data.source,
                 name=self.method,
                 preset=self.preset,
-                settings=asdict(method.solver),  # type: ignore[call-overload]
+                settings=method.settings(),
                 settings_from=method.source,
                 space=data.source.feature_space,
                 warnings=tuple(unit),

@@ -6,7 +6,7 @@ Process 0 leads the fit and writes the folder. Other processes sum their rows.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -208,7 +208,7 @@ def plan_head(
         source=source,
         name=options.method,
         preset=options.preset,
-        settings=asdict(method.solver),  # type: ignore[call-overload]
+        settings=method.settings(),
         settings_from=method.source,
         space=f"{file.feature_space}/{options.split}"
         + (" group means" if options.group_mean else ""),

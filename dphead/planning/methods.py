@@ -1,6 +1,6 @@
 """Build a solver from a method's name, a preset and options."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from dphead.planning import presets, registry
@@ -22,6 +22,11 @@ class Method:
     solver: Solver
     accountant: str
     source: str
+
+    def settings(self) -> dict[str, Any]:
+        """Return the solver's settings, for the report."""
+        solver: Any = self.solver
+        return solver.record() if hasattr(solver, "record") else asdict(solver)
 
 
 def make_method(

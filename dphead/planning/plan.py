@@ -157,9 +157,10 @@ class FitPlan(Plan, Generic[_T]):
         The hash covers the solver's settings, every release, the features, the seed and
         epsilon.
         """
+        identity = getattr(self.solver, "identity", None)
         text = json.dumps(
             [
-                repr(self.solver),
+                repr(self.solver) if identity is None else identity(self.facts),
                 [s.row() for s in self.specs],
                 feature_space,
                 seed,

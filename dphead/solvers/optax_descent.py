@@ -1,6 +1,8 @@
 """Train heads by any transformation of optax, on noisy clipped gradients."""
 
-from dataclasses import dataclass, field
+import hashlib
+import re
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -18,6 +20,7 @@ _KNOWN = Range(
 _OPTIMIZER = Setting("Optimizer of optax.", _KNOWN)
 # optax's own clipping and noise for gradients per example, which no solver gets
 _PER_EXAMPLE = "DifferentiallyPrivateAggregateState"
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,16 @@ class OptaxDescent(GradientDescent):
 
         Raises ValueError if the transformation needs more than gradient and weights.
         """
-        self._check(facts.n_features + bool(self.intercept), facts.n_classes)
+        self.identity(facts)
         return super().plan(facts)
+
+    def record(self) -> dict[str, Any]:
+        """Return the settings that the steps use, as JSON data."""
+        found, unused = asdict(self), {one.name for one in fields(self) if not one.init}
+        if not isinstance(self.optimizer, str):
+            found["optimizer"] = type(self.optimizer).__name__
+            unused.add("learning_rate")
+        return {name: one for name, one in found.items() if name not in unused}
 
     def _transformation(self) -> Any:
         """Return the transformation, made by optax for an optimizer's name."""
@@ -75,20 +86,42 @@ class OptaxDescent(GradientDescent):
             )
         return made
 
-    def _check(self, *shape: int) -> None:
-        """Trace an update, without computing it, to see what the optimizer needs."""
+    def identity(self, facts: ProblemInfo) -> str:
+        """Return text that differs for solvers that take other steps.
+
+        A transformation is named by the operations that jax traces, without computing
+        them: its functions have other addresses in each process.
+
+        Raises ValueError if the optimizer needs more than gradient and weights.
+        """
         import jax
 
-        made = self._transformation()
+        made, state, why = self._transformation(), None, ""
+        shape = facts.n_features + bool(self.intercept), facts.n_classes
+        digest = hashlib.sha256()
+
+        def traced(function: Any, *given: Any) -> Any:
+            found, out = jax.make_jaxpr(function, return_shape=True)(*given)
+            digest.update(_ADDRESS.sub("", str(found)).encode())
+            for one in found.consts:
+                is_key = jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key)
+                array = jax.random.key_data(one) if is_key else one
+                digest.update(np.asarray(array).tobytes())
+            return out
+
         with own_settings() as jnp:
             zeros = jax.ShapeDtypeStruct(shape, jnp.float64)
             try:
-                state = jax.eval_shape(made.init, zeros)
-                for _ in range(2):  # the first step may change the type of the state
-                    found, state = jax.eval_shape(made.update, zeros, state, zeros)
-                why = "" if found == zeros else f"it returns {found}"
+                state, before = traced(made.init, zeros), None
+                for _ in range(3):  # the first steps may change the type of the state
+                    before = state
+                    found, state = traced(made.update, zeros, state, zeros)
+                if found != zeros:
+                    why = f"it returns {found}"
+                elif jax.tree.flatten(before) != jax.tree.flatten(state):
+                    why = "its state changes its shape at every step"
             except Exception as error:  # errors of optax or of a user's own functions
-                state, why = None, " ".join(str(error).split()[:40])
+                why = " ".join(str(error).split()[:40])
         if _PER_EXAMPLE in str(jax.tree.structure(state)):
             why = "it clips gradients per example and adds noise, as dphead does"
         if why:
@@ -98,6 +131,9 @@ class OptaxDescent(GradientDescent):
                 f"got {typed(self.optimizer) if named else type(made).__name__}: "
                 f"{why.rstrip('.')}. Use another one, such as lion."
             )
+        if isinstance(self.optimizer, str):
+            return repr(self)
+        return repr(replace(self, optimizer=digest.hexdigest()))
 
     def _start(self, weights: np.ndarray) -> Descent:
         return _OptaxSteps.start(weights, transformation=self._transformation())

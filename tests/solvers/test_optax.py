@@ -1,5 +1,7 @@
 """dp-optax: any transformation of optax, on released gradients and weights alone."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from fits import answered
 from dphead import DPOptaxClassifier
 from dphead.fit.backends import on_device
 from dphead.jax import fit, optax_method
+from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Released
 from dphead.privacy.ledger import Ledger
 from dphead.solvers import GradientDescent, ProblemInfo
@@ -98,6 +101,13 @@ def refused():
             lambda gradient, state, _: (gradient + state, jax.numpy.ones((7, 7))),
         ),
     )
+    yield (
+        "changes its shape at every step",
+        optax.GradientTransformation(
+            lambda weights: jax.numpy.zeros(1),
+            lambda gradient, state, _: (gradient, jax.numpy.append(state, 0.0)),
+        ),
+    )
     yield "or GradientTransformation", 3
 
 
@@ -127,10 +137,32 @@ def test_a_stateful_optimizer_has_its_state_in_a_resumed_fit():
     assert np.array_equal(first.weights, again.weights)
 
 
+def test_equal_transformations_have_one_digest_and_others_another():
+    """Each process of a fit makes a transformation of its own."""
+    made = [
+        optax.adamw(0.1),
+        optax.adamw(0.1),
+        optax.adamw(0.2),
+        optax.adam(0.1),
+        optax.add_noise(0.1, 0.5, 1),
+        optax.add_noise(0.1, 0.5, 2),
+    ]
+    solvers = [OptaxDescent(**PLAIN | {"optimizer": one}) for one in made]
+    plans = [make_plan(one, FACTS, epsilon=2.0, delta=1e-4) for one in solvers]
+    first, again, *others = [plan.digest("", None) for plan in plans]
+    assert first == again
+    assert len({first, *others}) == 5
+
+
 def test_a_fit_takes_an_optimizer_by_name_or_as_an_object(tmp_path):
     model = DPOptaxClassifier(optimizer=optax.lion(0.1), steps=5, **GIVEN).fit(X, Y)
     assert model.score(X, Y) > 0.5
     model.save(tmp_path / "run")
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    settings = report["method"]["settings"]
+    assert settings["optimizer"] == "GradientTransformationExtraArgs"
+    unused = {"learning_rate", "momentum", "beta2", "weight_decay"}
+    assert not unused & set(settings)
     method = optax_method("lion", steps=5, learning_rate=0.1)
     head = fit(X, Y, n_classes=M, epsilon=2.0, delta=1e-4, method=method)
     assert head.model.settings == {
