@@ -1,10 +1,12 @@
 """Read rows that are in jax arrays, on one device or sharded over several."""
 
+from contextlib import nullcontext
 from copy import copy
 from typing import Any, Self
 
 import numpy as np
 
+from dphead.privacy.python_values import python_value
 from dphead.solvers.on_device import own_settings
 
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
@@ -24,29 +26,27 @@ class DeviceRows:
     Raises
     ------
     ValueError
-        If a row is not whole on a device, or this process has rows with a gap.
+        If a row is not whole on a device, or a process has rows with a gap.
     """
 
     def __init__(self, x: Any) -> None:
+        import jax
+
         self.shape, self.dtype, self.ndim = x.shape, np.dtype(np.float32), x.ndim
-        found: dict[int, tuple[int, Any]] = {}
-        for shard in x.addressable_shards:
-            rows, columns = shard.index
-            start, stop, _ = rows.indices(len(x))
-            if columns.indices(x.shape[1])[:2] == (0, x.shape[1]):
-                found.setdefault(start, (stop, shard.data))  # one of equal copies
-        self._parts = [(start, *found[start]) for start in sorted(found)]
-        starts, stops = ([part[i] for part in self._parts] for i in (0, 1))
-        # Each row once: a gap or an overlap would leave a row out or count it twice.
-        ours = (starts[:1], stops[-1:]) == ([0], [len(x)]) or not x.is_fully_addressable
-        if not starts or starts[1:] != stops[:-1] or not ours:
+        self.is_shared = not x.is_fully_addressable  # with other processes
+        # of every process, so that all of them refuse the same arrays
+        self.slots_of = _slots_of_processes(x)
+        runs = [*self.slots_of.values()]
+        complete = self.is_shared or runs == [slice(0, len(x))]
+        if not runs or None in runs or not complete:
             raise ValueError(
                 "Each row must be whole on one device, got the sharding "
                 f"{x.sharding}. Shard the rows only, such as with "
                 "NamedSharding(mesh, PartitionSpec('rows'))."
             )
-        self.slots = slice(starts[0], stops[-1])  # of this process
-        self.is_shared = not x.is_fully_addressable  # with other processes
+        self.slots = self.slots_of.get(jax.process_index()) or slice(0, 0)
+        held = {_rows(one.index, x): one.data for one in x.addressable_shards}
+        self._parts = [(*rows, held[rows]) for rows in sorted(held)]
 
     def own(self) -> Self:
         """Return the rows of this process's devices."""
@@ -109,6 +109,31 @@ class DeviceRows:
         return np.asarray(self[:], dtype)
 
 
+def _rows(index: Any, x: Any) -> tuple[int, int]:
+    """Return the first row of a shard, and the first one after it."""
+    start, stop, _ = index[0].indices(len(x))
+    return start, stop
+
+
+def _slots_of_processes(x: Any) -> dict[int, slice | None]:
+    """Return the rows of each process that has whole rows.
+
+    The value is None for rows with a gap or an overlap, because a row would be left
+    out or counted twice.
+    """
+    found: dict[int, set[tuple[int, int]]] = {}
+    for device, index in x.sharding.devices_indices_map(x.shape).items():
+        columns = index[1]
+        if columns.indices(x.shape[1])[:2] == (0, x.shape[1]):
+            found.setdefault(device.process_index, set()).add(_rows(index, x))
+    slots: dict[int, slice | None] = {}
+    for process, rows in found.items():
+        starts, stops = zip(*sorted(rows), strict=True)
+        in_one_run = starts[1:] == stops[:-1]
+        slots[process] = slice(starts[0], stops[-1]) if in_one_run else None
+    return slots
+
+
 def _host(part: Any) -> Any:
     """Return a view of a processor's array. An accelerator copies its slices only."""
     return np.asarray(part) if part.device.platform == "cpu" else part
@@ -140,6 +165,23 @@ def refuse_traced(x: Any = None) -> None:
             "array is traced. Call it outside of jit, vmap and grad; "
             "`dphead.jax.scores`, `probabilities` and `predict` can be traced."
         )
+
+
+def own_scalars(items: Any) -> list[Any]:
+    """Return items with scalars of jax and PyTorch as Python's own.
+
+    Other items stay as they are, and none of their code runs. Raises ValueError if jax
+    traces one.
+    """
+    one_of = {type(item): item for item in items}
+    library = {kind: kind.__module__.split(".")[0] for kind in one_of}
+    in_jax = {kind for kind in one_of if library[kind] in ("jax", "jaxlib")}
+    in_torch = {kind for kind in one_of if library[kind] == "torch"}
+    for kind in in_jax:
+        refuse_traced(one_of[kind])
+    with own_settings() if in_jax else nullcontext():
+        both = in_jax | in_torch
+        return [python_value(item) if type(item) in both else item for item in items]
 
 
 def jax_array(x: Any) -> Any:

@@ -50,7 +50,7 @@ from dphead.privacy.contract import Rows
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.settings import typed
-from dphead.sums.hosts import Hosts
+from dphead.sums.hosts import Hosts, bounds
 
 _MOST_CLASSES = 2**20  # chosen, not measured
 _LABELS = "biufUS"  # kinds of dtypes that classes may have
@@ -207,7 +207,9 @@ def _hosts_of(x: DeviceRows, groups: Any) -> Hosts | None:
         return None
     # Copies on all processes are refused too: each process would make a fit of its own.
     hosts = Hosts(jax.process_index(), jax.process_count())
-    if groups is not None or hosts.part(len(x)) != (x.slots.start, x.slots.stop):
+    ends = bounds(len(x), hosts.count)
+    equal = {i: slice(*ends[i : i + 2]) for i in range(hosts.count)}
+    if groups is not None or x.slots_of != equal:
         raise ValueError(
             "Rows on several processes must have no groups, and each process an equal "
             f"part in the order of the processes, got rows {x.slots.start} to "

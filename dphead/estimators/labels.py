@@ -13,7 +13,7 @@ from dphead_extract.items import name_of
 from sklearn.utils.validation import column_or_1d
 
 from dphead.data.arrays import declared_dtype, is_missing, read_column
-from dphead.data.device_rows import DeviceRows
+from dphead.data.device_rows import DeviceRows, own_scalars
 
 _EXACT = {Decimal, Fraction}
 _REAL = {bool, int, float, *_EXACT} | {
@@ -32,7 +32,10 @@ def label_column(y: Any) -> np.ndarray:
     Labels without a fixed dtype stay objects, because the dtype of a converted list or
     pandas column would depend on every item.
     """
-    return column_or_1d(read_column(y), warn=True)
+    held = column_or_1d(read_column(y), warn=True)
+    if held.dtype.kind != "O":
+        return held
+    return np.fromiter(own_scalars(held), object, len(held))
 
 
 def require_same_kind(dtype: np.dtype, classes: np.ndarray) -> None:

@@ -14,6 +14,7 @@ from scipy.special import expit
 
 from dphead.analysis.metrics import classified
 from dphead.data.arrays import declared_dtype, held_labels, read_column
+from dphead.data.device_rows import own_scalars
 from dphead.estimators.base import check_classified, share_right
 from dphead.estimators.classifiers import DPHeadClassifier
 from dphead.estimators.docstrings import documented
@@ -244,7 +245,9 @@ def _of_lists(y: Any) -> np.ndarray:
     An item that is not a number becomes NaN. Raises ValueError for strings, and for
     lists of unequal lengths.
     """
-    rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in y]
+    rows = [
+        row.tolist() if isinstance(row, np.ndarray) else row for row in as_arrays(*y)
+    ]
     if (
         not all(isinstance(row, list | tuple) for row in rows)
         or len({len(row) for row in rows}) != 1
@@ -252,7 +255,8 @@ def _of_lists(y: Any) -> np.ndarray:
     ):
         raise _no_indicators((len(rows),), np.dtype(object))
     with np.errstate(all="ignore"):
-        return np.array([[as_number(item) for item in row] for row in rows], np.float64)
+        numbers_of = ([as_number(item) for item in own_scalars(row)] for row in rows)
+        return np.array([*numbers_of], np.float64)
 
 
 def _names_of(y: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dphead.data.device_rows import refuse_traced
 from dphead.estimators.classifiers import DPHeadClassifier
 from dphead.jax.head import Head, of_model
 
@@ -68,6 +69,7 @@ def fit(
     LedgerError
         If the fit would exceed the budget.
     """
+    refuse_traced()  # also with numpy's backend: jax would trace the head
     own: dict[str, Any] = {"backend": "jax"}
     own |= {name: settings.pop(name) for name in _PARAMETERS & settings.keys()}
     if isinstance(method, Method):

@@ -1,7 +1,7 @@
 """Compute a solver's algebra with jax arrays."""
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -63,5 +63,17 @@ def own_settings() -> Iterator[Any]:
         jax.debug_nans(False),  # a factor of an indefinite matrix is NaN
         jax.debug_infs(False),
         jax.transfer_guard("allow"),
+        jax.no_tracing(False),
+        _no_mesh(),
     ):
         yield jax.numpy
+
+
+def _no_mesh() -> AbstractContextManager[None]:
+    """Leave the mesh of `jax.set_mesh`, which would place the arrays."""
+    import jax
+
+    try:
+        return jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ()))
+    except ValueError:  # inside of jit, where the caller chose the mesh
+        return nullcontext()

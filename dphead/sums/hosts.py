@@ -16,6 +16,7 @@ import numpy as np
 
 from dphead.privacy.contract import Released, Rows, SumTask
 from dphead.privacy.statistic_base import Params
+from dphead.solvers.on_device import own_settings
 from dphead.sums.caches import KeptRows
 from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum, largest_norm
@@ -90,8 +91,9 @@ class Hosts:
         same = NamedSharding(mesh, PartitionSpec())
         shape = (self.count, *value.shape)
         try:
-            # Otherwise jax would convert int64 to int32.
-            with jax.enable_x64(True):
+            # Without x64 jax would convert int64 to int32. Without jit each process
+            # would get its own value only.
+            with own_settings(), jax.disable_jit(False):
                 mine = [jax.device_put(value[None], devices[self.index])]
                 whole = jax.make_array_from_single_device_arrays(shape, shared, mine)
                 # a new jit for each call would compile again for each release

@@ -27,6 +27,7 @@ from dphead.privacy.predictions import IntegerWeights
 from dphead.privacy.statistic_base import Chunk, Statistic, counting
 from dphead.privacy.statistics import ClassSums, Gradient, Gram, SigmoidHessians
 from dphead.privacy.transform import IntegerRows
+from dphead.solvers.on_device import own_settings
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import cores
 from dphead.sums.reference import GramAndSums
@@ -79,7 +80,7 @@ class JaxSums:
 
     def rows(self, ask: SumTask, block: Block) -> _PlacedRows:
         """Return the block's rows as integers on the devices."""
-        with jax.enable_x64(True):
+        with own_settings():
             made = self._rounded(ask, block)
             where = _sharding(len(made.q))
             q = made.q.astype(np.int32) if made.q.itemsize > 4 else made.q
@@ -105,7 +106,7 @@ class JaxSums:
         self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
     ) -> Any:
         """Add the statistics of rows in used slots to `out`."""
-        with jax.enable_x64(True):
+        with own_settings():
             jax.block_until_ready(out)
             w, step = self._placed(ask.weights)
             devices = _devices(len(y))

@@ -1,11 +1,13 @@
 """Fits of jax arrays: the sums and the charge of numpy's, or no charge."""
 
 import json
+from collections import namedtuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from commands import Fork, dphead
 from core import toy
 from together import free_port
@@ -20,10 +22,14 @@ from dphead import (
 from dphead.data import device_rows
 from dphead.data.arrays import ArrayRows
 from dphead.data.device_rows import DeviceRows
+from dphead.estimators.inputs import of_arrays
+from dphead.estimators.labels import label_column, numbers
+from dphead.estimators.multilabel import indicators
 from dphead.jax.head import of_model
 from dphead.privacy.ledger import Ledger
 
 X, Y = toy(200, 6, 3)
+Device = namedtuple("Device", "process_index id")
 GIVEN = {"n_classes": 3, "epsilon": 2.0, "delta": 1e-4, "method": "prototypes"}
 
 
@@ -105,10 +111,11 @@ def test_a_traced_argument_is_refused_before_the_charge(traced):
     assert ledger.count_fits() == 0
 
 
+@pytest.mark.parametrize("backend", ["jax", "numpy"])
 @pytest.mark.parametrize("x", [X, jnp.asarray(X)])
-def test_a_fit_of_known_arrays_is_refused_inside_jit(x):
+def test_a_fit_of_known_arrays_is_refused_inside_jit(x, backend):
     """jax traces the solver's algebra there, so a charged fit would fail."""
-    ledger, given = Ledger(), GIVEN | {"method": "dp-ls"}
+    ledger, given = Ledger(), GIVEN | {"method": "dp-ls", "backend": backend}
     with pytest.raises(ValueError, match="outside of jit"):
         jax.jit(lambda: dpx.fit(x, Y, ledger=ledger, **given).weights)()
     assert ledger.count_fits() == 0
@@ -120,8 +127,77 @@ def test_no_setting_of_the_process_stops_a_charged_fit(monkeypatch):
     x = np.tile(X, (15, 1))  # more than one block
     x[0, 0] = np.nan
     placed = jnp.asarray(x)
-    with jax.debug_nans(True), jax.transfer_guard("disallow"):
-        dpx.fit(placed, np.tile(Y, 15), **GIVEN)
+    explicit = (jax.sharding.AxisType.Explicit,)
+    mesh = jax.make_mesh((1,), ("rows",), axis_types=explicit)
+    method = dpx.optax_method("lion", steps=2)
+    jax.clear_caches()  # so that each operation is traced
+    with (
+        jax.debug_nans(True),
+        jax.transfer_guard("disallow"),
+        jax.no_tracing(True),
+        jax.set_mesh(mesh),
+    ):
+        dpx.fit(placed, np.tile(Y, 15), **GIVEN | {"method": method})
+
+
+def test_labels_in_a_list_of_jax_scalars_are_those_of_the_array():
+    """`for label in labels` gives scalars of jax, and PyTorch's are alike."""
+    labels = jnp.asarray(Y)
+    one, other = (dpx.fit(X, y, random_state=1, **GIVEN) for y in (Y, list(labels)))
+    assert np.array_equal(one.weights, other.weights)
+    assert np.array_equal(label_column([*torch.arange(3), 7, None]), [0, 1, 2, 7, None])
+    assert np.array_equal(numbers([jnp.bfloat16(0.5), 2]), [0.5, 2.0])
+    sets = jax.nn.one_hot(labels[:4], 3)
+    for rows in ([*sets], [[*row] for row in sets]):
+        assert np.array_equal(indicators(rows), sets)
+
+
+def test_a_list_of_traced_labels_is_refused_before_the_charge():
+    ledger = Ledger()
+    model = DPHeadClassifier(
+        method="prototypes", classes=range(3), delta=1e-4, ledger=ledger
+    )
+    with pytest.raises(ValueError, match="traced"):
+        jax.jit(lambda y: model.fit(X, [*y]).head_.weights)(jnp.asarray(Y))
+    assert ledger.count_fits() == 0
+
+
+class Shared:
+    """An array of 6 rows in a program of 3 processes: who holds each third."""
+
+    shape, ndim, is_fully_addressable, addressable_shards = (6, 6), 2, False, ()
+
+    def __init__(self, *holders):
+        self._holders, self.sharding = holders, self
+
+    def __len__(self):
+        return 6
+
+    def devices_indices_map(self, _):
+        every = slice(None)
+        return {
+            Device(process, i): (slice(2 * i, 2 * i + 2), every)
+            for i, process in enumerate(self._holders)
+        }
+
+
+@pytest.mark.parametrize(
+    "holders, wrong",
+    [((0, 1, 2), False), ((0, 2, 1), True), ((0, 1, 0), True), ((0, 1, 1), True)],
+)
+def test_all_processes_refuse_the_same_places_of_rows(monkeypatch, holders, wrong):
+    """A process that refused alone would let the others wait."""
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    model = DPHeadClassifier(method="prototypes", classes=range(3), delta=1e-4)
+    refused = []
+    for index in range(3):
+        monkeypatch.setattr(jax, "process_index", lambda i=index: i)
+        try:
+            rows = DeviceRows(Shared(*holders))
+            of_arrays(model, rows, lambda: Y[:6], None, np.arange(3))
+        except ValueError as error:
+            refused.append(str(error))
+    assert len(refused) == 3 * wrong
 
 
 def test_a_head_is_saved_loaded_and_read_by_commands(tmp_path):
@@ -229,6 +305,7 @@ from core import toy
 import dphead
 import dphead.jax as dpx
 from dphead.data.device_rows import DeviceRows
+from dphead.sums.hosts import Hosts
 
 x, y = toy(200, 6, 3)
 placed = NamedSharding(Mesh(np.array(jax.devices()), ("rows",)), P("rows"))
@@ -257,6 +334,10 @@ for read in (lambda: DeviceRows(features)[np.array([0, 150])], regress, validate
         read()
     except ValueError as error:
         told.append(str(error))
+own = dpx.fit(jax.numpy.asarray(x), y, method="prototypes", **given)  # of one process
+told.append(hasattr(own.model, "ledger_"))
+with jax.disable_jit():
+    told.append(Hosts(index, 2).texts(str(index)))
 print(json.dumps(told))
 """
 
@@ -266,7 +347,7 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     running = [Fork(tmp_path, PROCESS, address, i) for i in range(2)]
     done = [one.wait(120) for one in running]
     assert [one.code for one in done] == [0, 0], done
-    heads, ledgers, refusals, copies, *reads = zip(
+    heads, ledgers, refusals, copies, *reads, fits, texts = zip(
         *(json.loads(one.out.splitlines()[-1]) for one in done), strict=True
     )
     model = DPHeadClassifier(
@@ -277,6 +358,8 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     assert ledgers == (True, False)
     assert all("differ in settings" in text for text in refusals)
     assert all("an equal part" in text for text in copies)  # not a fit on each
+    assert fits == (True, True)  # each charged a ledger of its own
+    assert texts == (["0", "1"],) * 2  # else `agree` would compare nothing
     assert len(reads) == 3
     assert all("Several processes share" in text for texts in reads for text in texts)
 
