@@ -343,7 +343,8 @@ class HeadEstimator(PrivateEstimator):
     ----------
     group_cap : int, default=None
         Number of rows used per group (patient): the first rows of the group.
-        The fit then protects groups. None protects each row.
+        The fit then protects groups. None protects each row. Pass the same groups to
+        all fits of a ledger: those of arrays are not compared.
     group_mean : bool, default=False
         Whether the mean of a group's rows of a class replaces these rows. At most
         group_cap classes of a group count: the first ones in the order of `classes`.

@@ -20,7 +20,7 @@ from dphead_extract.features.format import FeaturesFile
 from dphead_extract.index import ImageIndex, Overlap
 from dphead_extract.people import (
     People,
-    groups_digest,
+    groups_digests,
     groups_mark,
     rows_name,
 )
@@ -166,12 +166,7 @@ class RowGroups:
         """
         if self.ids is None or not has_home():
             return {}
-        own = self.dataset_id, self.ids
-        indexes = people_index(), ImageIndex(ledger_home() / "people")
-        return {
-            index.keyed("groups", 8).hex(): groups_digest(index, *own).hex()
-            for index in indexes
-        }
+        return groups_digests(people_index(), self.dataset_id, self.ids)
 
 
 def declared_people(rows: RowGroups) -> dict[str, Any] | None:
@@ -464,10 +459,10 @@ def check_declared(ledger: Ledger, rows: RowGroups) -> None:
 
     Their ids may not be ids of people, so the total would not be that of a person.
     """
-    key, own = next(iter(rows.digests().items()))
-    kept = ledger.groups().get(key, own)
+    digests, kept = rows.digests(), ledger.groups()
+    other = {kept[key] for key in kept.keys() & digests.keys()} - {*digests.values()}
     marks = people_index().images(rows.dataset_id)
-    if kept != own and groups_mark(bytes.fromhex(kept)) not in marks:
+    if any(groups_mark(digest) not in marks for digest in other):
         raise LedgerError(
             f"The ledger {ledger.path} has fits of a file with other groups, which "
             "are not declared to be ids of people. Nothing was charged. Type `dphead "

@@ -93,13 +93,9 @@ class TeamPeople(TeamImages):
         self._table = PEOPLE
         self.folder = folder / server.store_id(url)
 
-    def knows(self, dataset_id: str) -> bool:
-        """Return whether a data set has an entry here, or in this home.
-
-        A home can have the declaration from the time before its team had a server.
-        """
-        home = ImageIndex(self.folder.parent)
-        return super().knows(dataset_id) or home.knows(dataset_id)
+    def own(self) -> tuple[ImageIndex, ...]:
+        """Return this index, and that of the home before its team had a server."""
+        return self, ImageIndex(self.folder.parent)
 
     def _read_key(self) -> bytes:
         if not (self.folder / "key").exists() and self._names():

@@ -183,9 +183,13 @@ class ImageIndex:
         """
         return _canonical(self._stored(dataset_id), self._aliases())
 
+    def own(self) -> tuple[ImageIndex, ...]:
+        """Return this index, and those that this home had before it."""
+        return (self,)
+
     def knows(self, dataset_id: str) -> bool:
-        """Return whether a data set has an entry."""
-        return bool(self._kept(dataset_id))
+        """Return whether a data set has an entry here or in an index before."""
+        return any(index._kept(dataset_id) for index in self.own())
 
     def _aliases(self) -> np.ndarray:
         """Return pairs of a stored digest and the canonical digest of its image."""

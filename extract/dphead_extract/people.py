@@ -225,8 +225,8 @@ class People:
             return
         assert groups is not None
         system = self._mark("system", self.system)
-        digest = groups_digest(self.index, dataset_id, groups)
-        marks = [self._rows_mark(rows, groups), groups_mark(digest)]
+        digests = groups_digests(self.index, dataset_id, groups).values()
+        marks = [self._rows_mark(rows, groups), *map(groups_mark, digests)]
         for found in (np.append(self._digests(groups), np.uint64(system)), marks):
             # also between the two: if a server loses the lock, another process may
             # record the same people, and each process sees those of the other
@@ -288,15 +288,21 @@ class People:
         return self.index.keyed(f"ledger {self.system}", 16).hex()
 
 
-def groups_digest(index: ImageIndex, dataset_id: str, groups: np.ndarray) -> bytes:
-    """Return a digest of the group of each row of a data set, under the index's key."""
+def groups_digests(
+    index: ImageIndex, dataset_id: str, groups: np.ndarray
+) -> dict[str, str]:
+    """Return digests of the group of each row of a data set, by the name of the key.
+
+    There is one for each key of people that this home has.
+    """
     found = hashlib.sha256(groups.astype("<i8").tobytes()).hexdigest()
-    return index.keyed(f"groups {dataset_id} {found}", 16)
+    text = f"groups {dataset_id} {found}"
+    return {i.keyed("groups", 8).hex(): i.keyed(text, 16).hex() for i in index.own()}
 
 
-def groups_mark(digest: bytes) -> int:
+def groups_mark(digest: str) -> int:
     """Return the mark of declared groups in the entry of their data set."""
-    return int.from_bytes(digest[:8], "little")
+    return int(digest[:16], 16)
 
 
 def rows_name(salt: str, config: Mapping[str, Any]) -> str:

@@ -717,6 +717,34 @@ def test_a_moved_ledger_compares_its_groups_by_both_keys(tmp_path, monkeypatch, 
     fitted("fit", one, "-o", tmp_path / "r3", *FIT)
 
 
+def test_the_groups_of_a_moved_ledger_are_declared_first(
+    tmp_path, clinic, monkeypatch, team
+):
+    """Its digest is under the key of the home, and the declaration is on the server."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    study, fit = by_study(tmp_path, one), ("fit", "-o", tmp_path / "run", *FIT)
+    charge_groups(one)
+    fitted("ledger", "move", one, team.url(CLIENT))
+    on_server(team, monkeypatch)
+    fitted("ledger", "people", clinic, study, "--new-people")
+    assert "fits of a file with other groups" in refusal(*fit, study)
+    fitted("ledger", "people", clinic, one, "--new-people")
+    charge_groups(study)
+
+
+def charge_groups(features):
+    """Charge a fit of the file's groups, without a row."""
+    with open_features(features) as file:
+        rows = RowGroups.of(file)
+    book = open_ledger(None, id_of(features))
+    with charging(book, rows=rows, people=declared_people(rows)):
+        given = {"epsilon": 1.0, "delta": 1e-3, "description": "", "plan_hash": ""}
+        groups = rows.digests() if declared_people(rows) is None else None
+        rows_of = [spec.row() for spec in specs(1, 8.0, group_cap=2)]
+        book.reserve(rows_of, **given, groups=groups)
+
+
 def test_a_declaration_between_the_opening_and_the_charge_is_seen(
     tmp_path, clinic, monkeypatch
 ):
