@@ -139,7 +139,7 @@ def integer_sum(
     rows = x if hasattr(x, "blocks") else ArrayRows(x, y, block_rows)
     ask = SumTask(statistic, params, clip_norm, rows, of_pass.get("indices"))
     kept = of_pass.get("kept", NO_ROWS)
-    return checked_sum(ask, block_sum or CpuSums(), kept)
+    return checked_sum([ask], block_sum or CpuSums(), kept)[0]
 
 
 def clipped_sum(statistic, params, x, y=None, clip_norm=1.0, **more):

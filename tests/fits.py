@@ -46,8 +46,10 @@ def answered(solver, facts, answer):
     asks, told = [], None
     try:
         while True:
-            asks.append(steps.send(told))
-            told = answer(asks[-1])
+            request = steps.send(told)
+            each = request.each()
+            asks += each
+            told = [answer(ask) for ask in each] if request.more else answer(request)
     except StopIteration as stop:
         return asks, stop.value
 

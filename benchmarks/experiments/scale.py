@@ -4,13 +4,13 @@
 (1,664 columns, 1,000 classes) to FOLDER. It releases the Gram matrix and the class sums
 of the first n rows, streamed from disk, in a separate process, and stores
 results/scale. One pass computes both sums, and the time of this pass is the time of the
-Gram matrix. A further epsilon is a whole fit of DP-LS on the kept sums. A few rows come
-first, to load libraries, because the first fit of a process takes a second longer. Then
-come three passes, and the table has their medians. The roofline is the larger of two
-times, both measured in the same run: n d² multiplications and additions (half a
-symmetric product) divided by the rate of a float32 product, and the bytes of the
-features divided by the rate of reading the file. On a shared machine, the ratio of the
-largest size differs by a tenth between runs (rows.jsonl).
+Gram matrix. A few rows come first, to load libraries, because the first release of a
+process takes a second longer. Then come three passes, and the table has their medians.
+The roofline is the larger of two times, both measured in the same run: n d²
+multiplications and additions (half a symmetric product) divided by the rate of a
+float32 product, and the bytes of the features divided by the rate of reading the file.
+On a shared machine, the ratio of the largest size differs by a tenth between runs
+(rows.jsonl).
 """
 
 import time
@@ -68,8 +68,8 @@ def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
 
 
 def one(path: str, n: int) -> dict[str, Any]:
-    """Release the Gram matrix and the class sums of n rows, streamed, and fit again:
-    median seconds, peak memory.
+    """Release the Gram matrix and the class sums of n rows, streamed: median seconds,
+    peak memory.
 
     The same for WARM_UP rows comes first: it loads libraries and compiled code.
     """
@@ -89,28 +89,18 @@ def one(path: str, n: int) -> dict[str, Any]:
 
 
 def timed(rows: Any) -> dict[str, float]:
-    """Seconds of each release, and of a further fit."""
-    from dphead.fit.fit import fit_rows
-    from dphead.planning.plan import make_plan
+    """Seconds of each release of one request."""
     from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import ClassSums, Gram
     from dphead.privacy.transform import RowTransform
-    from dphead.solvers import LeastSquares, ProblemInfo
-    from dphead.solvers.centering import Centering
-    from dphead.sums.caches import KeptSums
     from dphead.sums.cpu import CpuSums
     from dphead.sums.verified import VerifiedSum
 
-    summer = VerifiedSum(CpuSums(), KeptSums())
     params = Params(RowTransform(unit_norm=True))
     asked = [(statistic, params) for statistic in (Gram(CLASSES), ClassSums(CLASSES))]
+    summer = VerifiedSum(CpuSums()).one_pass([statistic for statistic, _ in asked])
     gram, sums = release_seconds(rows, asked, summer)
-    start = time.perf_counter()
-    solver = LeastSquares(centering=Centering(share=0))
-    facts = ProblemInfo(rows.n_rows, COLUMNS, CLASSES)
-    plan = make_plan(solver, facts, epsilon=2.0, delta=1e-6)
-    fit_rows(plan, rows, summer=summer)
-    return {"Gram": gram, "ClassSums": sums, "further": time.perf_counter() - start}
+    return {"Gram": gram, "ClassSums": sums}
 
 
 def release_seconds(rows: Any, asked: list[tuple[Any, Any]], summer: Any) -> list[Any]:
@@ -262,11 +252,8 @@ def table() -> str:
             *(f"{s:.2f} s" for s in seconds),
             f"{seconds[-2] / seconds[-1]:.2f}",
         ]
-        further = (
-            f"{r['seconds']['further']:.2f} s" if "further" in r["seconds"] else "—"
-        )
-        lines.append([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB", further])
-    return prose.table((*names, "peak memory", "a further ε"), lines) + (
+        lines.append([*cells, f"{r['peak_bytes'] / 1e9:.2f} GB"])
+    return prose.table((*names, "peak memory"), lines) + (
         "\n\nFrom 100,000 rows on, the slope of log seconds against log rows is "
         f"{slope(rows):.2f}."
     )

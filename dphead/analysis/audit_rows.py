@@ -41,9 +41,6 @@ class NoLedger:
         self._next += 1
         return self._next, None
 
-    def following(self) -> None:
-        """Return None, because the next release is unknown."""
-
     def commit(self, sequence: int, value: np.ndarray) -> None:
         """Drop the value."""
 
@@ -150,7 +147,7 @@ class Sums:
     ) -> np.ndarray:
         """Return the integer sum over all rows before `release` adds noise."""
         task = SumTask(statistic, params, spec.clip_norm, self.source)
-        return checked_sum(task, self, NO_ROWS)
+        return checked_sum([task], self, NO_ROWS)[0]
 
 
 def way_of(statistic: Statistic) -> BlockSum:

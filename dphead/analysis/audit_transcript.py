@@ -3,6 +3,7 @@
 Fits here are not charged, so no private row may be audited.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -382,17 +383,22 @@ def transcript(
     """Yield each release of one fit through `release`, without its head."""
     ledger, watched = NoLedger(), _Watched(sums)
     steps = solver.solve(facts)
-    ask = next(steps)
-    for i, spec in enumerate(specs):
-        if ask.label != spec.label:
-            raise RuntimeError(
-                f"Internal error: the solver requested {ask.label!r} at release {i}, "
-                f"which is planned as {spec.label!r}. Please report it."
-            )
-        seen = _released(ask.statistic, ask.params, spec, ledger, noise, watched)
-        yield seen
-        if i + 1 < len(specs):
-            ask = steps.send(seen.released)
+    request, left = next(steps), deque(specs)
+    while left:
+        answers = []
+        for ask in request.each():
+            spec = left.popleft()
+            if ask.label != spec.label:
+                raise RuntimeError(
+                    f"Internal error: the solver requested {ask.label!r}, and "
+                    f"{spec.label!r} is planned. Please report it."
+                )
+            seen = _released(ask.statistic, ask.params, spec, ledger, noise, watched)
+            yield seen
+            answers.append(seen.released)
+        if left:
+            answer: Any = answers if request.more else answers[0]
+            request = steps.send(answer)
     steps.close()
 
 

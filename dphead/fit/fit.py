@@ -328,8 +328,7 @@ def fit_rows(
     """Fit rows that are in memory, charged to `ledger`, or to a ledger of its own.
 
     Parameters and errors are as in `Fit` and `charge_ledger`. The default `summer` uses
-    this host's processor. A sum with `KeptSums` serves several uncentered fits on the
-    same rows: only the first DP-LS fit reads rows.
+    this host's processor.
     """
     about = About(
         source=source_of_arrays(plan.facts.n_features, []), name=plan.solver.name

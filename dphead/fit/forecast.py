@@ -29,7 +29,6 @@ from dphead.planning.stand_in import on_fewer_rows
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.sampling import NO_GROUP
 from dphead.solvers.base import ProblemInfo
-from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
 from dphead.sums.verified import VerifiedSum
 
@@ -335,7 +334,7 @@ def forecast(
         )
         for epsilon in epsilons
     ]
-    verified = VerifiedSum(CpuSums(), KeptSums(), memory=DEFAULT_BYTES)
+    verified = VerifiedSum(CpuSums(), memory=DEFAULT_BYTES)
     found: list[list[float]] = [[] for _ in plans]
     sizes = 0, 0
     for i in range(question.draws):

@@ -3,8 +3,8 @@
 A solver sees only released values.
 """
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from dphead.planning.plan import FitPlan
 from dphead.privacy.contract import Released, Rows, SumTask
@@ -54,21 +54,24 @@ def lead(
         If the solver's requests do not follow its plan.
     """
 
-    def released(ask: Request, i: int) -> Released:
-        found = release(
-            ask.statistic,
-            ask.params,
-            rows,
-            plan.specs[i],
-            ledger=charged,
-            noise=noise,
-            summer=summer,
-        )
-        if hosts is not None:
-            found = hosts.share(found, rows.n_rows)
-        if progress is not None:
-            progress(i + 1, len(plan.specs), plan.specs[i].label)
-        return found
+    def released(asks: list[Request], i: int) -> Iterator[Released]:
+        own = summer.one_pass([ask.statistic for ask in asks])
+        for number, ask in enumerate(asks, i):
+            spec = plan.specs[number]
+            found = release(
+                ask.statistic,
+                ask.params,
+                rows,
+                spec,
+                ledger=charged,
+                noise=noise,
+                summer=own,
+            )
+            if hosts is not None:
+                found = hosts.share(found, rows.n_rows)
+            if progress is not None:
+                progress(number + 1, len(plan.specs), spec.label)
+            yield found
 
     return _solved(plan, released, done)
 
@@ -82,32 +85,33 @@ def follow(
     noise. The other parameters are as in `lead`.
     """
 
-    def released(ask: Request, i: int) -> Released:
-        spec = plan.specs[i]
-        following = plan.specs[i + 1] if i + 1 < len(plan.specs) else None
-        task = SumTask(
-            ask.statistic, ask.params, spec.clip_norm, rows, None, spec, following
-        )
-        return processes.follow(task, summer, hosts)
+    def released(asks: list[Request], i: int) -> Iterator[Released]:
+        tasks = [
+            SumTask(ask.statistic, ask.params, spec.clip_norm, rows, None, spec)
+            for ask, spec in zip(asks, plan.specs[i : i + len(asks)], strict=True)
+        ]
+        return processes.follow(tasks, summer, hosts)
 
     return _solved(plan, released, done)
 
 
 def _solved(
-    plan: FitPlan[_T], released: Callable[[Request, int], Released], done: int
+    plan: FitPlan[_T],
+    released: Callable[[list[Request], int], Iterable[Released]],
+    done: int,
 ) -> _T:
     """Run a solver to its end.
 
-    `released` returns the value for a request, given the number of its release. The
+    `released` makes the releases of a request, given the number of the first one. The
     first `done` releases were made by an earlier run. Raises RuntimeError unless the
     requests are the plan's releases in their order.
     """
     solver, labels = plan.solver, [spec.label for spec in plan.specs]
     steps = solver.solve(plan.budgeted(plan.facts))
-    answer: Released | None = None
+    answer: Any = None
     while True:
         try:
-            ask = steps.send(answer)  # type: ignore[arg-type] - None begins a generator
+            ask = steps.send(answer)  # None begins a generator
         except StopIteration as stop:
             if done < len(labels):
                 raise RuntimeError(
@@ -116,11 +120,14 @@ def _solved(
                     "that the solver requests."
                 ) from stop
             return stop.value
-        if ask.label not in labels[done : done + 1]:
+        asks = ask.each()
+        asked = [one.label for one in asks]
+        if asked != labels[done : done + len(asked)]:
             raise RuntimeError(
-                f"the solver {solver.name} requested {ask.label!r}, which is not "
-                f"release {done} of its plan. Request the planned releases in "
-                "their order."
+                f"the solver {solver.name} requested {', '.join(map(repr, asked))}, "
+                f"which is not release {done} of its plan. Request the planned "
+                "releases in their order."
             )
-        answer = released(ask, done)
-        done += 1
+        answers = [*released(asks, done)]
+        answer = answers if ask.more else answers[0]
+        done += len(asks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from dphead.planning.plan import FitPlan
 from dphead.privacy.contract import Released
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver, Steps
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Solver, Steps, changed
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,16 @@ class _StandIn:
     def solve(self, facts: ProblemInfo) -> Steps:
         """Make the larger fit's requests, and return its head."""
         times = self.facts.n_rows / self.n_rows
+
+        def scaled(one: Released) -> Released:
+            return Released(times * one.value, times * one.noise_sd)
+
         steps = self.solver.solve(self.facts)
         try:
             ask = next(steps)
             while True:
                 answer = yield ask
-                ask = steps.send(
-                    Released(times * answer.value, times * answer.noise_sd)
-                )
+                ask = steps.send(changed(answer, scaled))
         except StopIteration as stop:
             return stop.value
 

@@ -224,8 +224,6 @@ class SumTask:
         Increasing slots of the sample; None for all slots.
     spec : ReleaseSpec or None, default None
         The release; None for an unreleased sum, such as a test with a known answer.
-    following : ReleaseSpec or None, default None
-        The next reserved release, if any, whose sum may be computed in the same pass.
     """
 
     statistic: Statistic
@@ -234,7 +232,6 @@ class SumTask:
     rows: Rows | None = None
     indices: np.ndarray | None = None
     spec: ReleaseSpec | None = None
-    following: ReleaseSpec | None = None
 
     @cached_property
     def weights(self) -> IntegerWeights | None:

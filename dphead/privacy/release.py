@@ -113,11 +113,7 @@ def release(
     else:
         indices = ledger.allocation.rows(step, steps, rows.n_rows, draw)
     task = SumTask(statistic, params, spec.clip_norm, rows, indices, spec)
-    following = ledger.following()
-    if np.isfinite(spec.clip_norm):
-        next_spec = None if following is None else ReleaseSpec(**following)
-        task = replace(task, following=next_spec)
-    else:
+    if not np.isfinite(spec.clip_norm):
         # Without noise there is no privacy to lose by reading norms.
         clip_norm = statistic.unclipped(summer.largest_norm(task), params)
         task = replace(task, clip_norm=clip_norm)

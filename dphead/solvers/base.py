@@ -3,10 +3,10 @@
 A solver plans its releases, requests each one, receives its value, and returns a head.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from operator import index
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params, Statistic
@@ -92,11 +92,42 @@ class Request:
         Statistic to release.
     params : Params
         Public numbers and earlier releases that the statistic uses.
+    more : tuple of (str, Statistic)
+        Labels and statistics of the planned releases after it that share its pass
+        (`together`).
     """
 
     label: str
     statistic: Statistic
     params: Params
+    more: tuple[tuple[str, Statistic], ...] = ()
+
+    def each(self) -> list["Request"]:
+        """Return one request for each release."""
+        asked = (self.label, self.statistic), *self.more
+        return [Request(*one, self.params) for one in asked]
+
+
+def together(
+    params: Params, *asked: tuple[str, Statistic]
+) -> Generator[Request, Any, list[Released]]:
+    """Request several statistics of the same rows, which one pass sums.
+
+    Parameters
+    ----------
+    params : Params
+        The parameters of all statistics.
+    *asked : (str, Statistic)
+        Label and statistic of each planned release, in the plan's order. They are
+        released one after another, each with its own noise.
+    """
+    first, *more = asked
+    return (yield Request(*first, params, tuple(more)))
+
+
+def changed(answer: Any, change: Callable[[Released], Released]) -> Any:
+    """Return the answer to a request, with `change` of each of its values."""
+    return [*map(change, answer)] if isinstance(answer, list) else change(answer)
 
 
 _T_co = TypeVar("_T_co", covariant=True)  # what a solver returns: mostly a LinearHead
@@ -107,7 +138,8 @@ class Solver(Protocol[_T_co]):
     """Define the protocol of a solver: a name, a plan, and a generator of requests.
 
     `plan` lists every release before any data is read. `solve` yields one `Request` for
-    each planned release, in the same order, and returns the head.
+    each planned release, or for several (`together`), in the same order, and returns
+    the head.
     """
 
     @property

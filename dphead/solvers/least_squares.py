@@ -8,7 +8,13 @@ import numpy as np
 from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassGrams, ClassSums, Gram
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
+from dphead.solvers.base import (
+    PlannedRelease,
+    ProblemInfo,
+    Request,
+    Steps,
+    together,
+)
 from dphead.solvers.centering import Centering
 from dphead.solvers.error_bars import ErrorBars
 from dphead.solvers.gram_share import gram_share
@@ -149,10 +155,11 @@ class LeastSquares:
         """Release the sums and solve the normal equations."""
         m, errors = facts.n_classes, None
         transform = yield from self.centering.solve(facts, self.intercept)
-        gram = yield Request("gram", Gram(m), Params(transform))
-        sums = yield Request("class sums", ClassSums(m), Params(transform))
+        params = Params(transform)
+        asked = ("gram", Gram(m)), ("class sums", ClassSums(m))
+        gram, sums = yield from together(params, *asked)
         if self.class_grams:
-            class_grams = yield Request("class grams", ClassGrams(m), Params(transform))
+            class_grams = yield Request("class grams", ClassGrams(m), params)
             # independent noise of both matrices adds up in squares
             sd = np.hypot(class_grams.noise_sd, self.alpha * gram.noise_sd)
             ridge = ridge_for(facts, float(sd), self.ridge)  # type: ignore[arg-type]

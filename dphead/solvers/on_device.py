@@ -3,12 +3,13 @@
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from dphead.privacy.contract import Released
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver, changed
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class OnDevice(Generic[T]):
             # only while the solver computes: other code keeps its own settings
             with own_settings() as jnp:
                 if answer is not None:
-                    answer = replace(answer, value=jnp.asarray(answer.value))
+                    answer = changed(answer, partial(_placed, jnp))
                 try:
                     ask = steps.send(answer)
                 except StopIteration as stop:
@@ -45,6 +46,10 @@ class OnDevice(Generic[T]):
                     weights = np.asarray(ask.params.weights)
                     ask = replace(ask, params=replace(ask.params, weights=weights))
             answer = yield ask
+
+
+def _placed(jnp: Any, one: Released) -> Released:
+    return replace(one, value=jnp.asarray(one.value))
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from dphead.privacy.statistics import ChannelMoment, ClassSums, Gradient, Gram
 from dphead.privacy.transform import IntegerRows
 from dphead.sums import kernels
 from dphead.sums.reference import (
-    GramAndSums,
-    add_both,
     add_factors,
     factors,
     row_norms,
@@ -80,8 +78,6 @@ class CpuSums:
     ) -> np.ndarray:
         """Add the statistics of rows in used slots to `out`."""
         statistic = ask.statistic
-        if isinstance(statistic, GramAndSums):
-            return add_both(self, ask, rows, y, used, out)
         kernel = kernel_of(statistic) if self._compiled else ""
         # the layout of `empty_sum`; numpy adds sums with other layouts
         columns = out.T.flags.c_contiguous

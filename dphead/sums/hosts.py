@@ -8,7 +8,7 @@ released value. Only process 0 holds the ledger, the sample and the noise, and c
 jax neither encrypts nor authenticates messages (docs/many-hosts.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -233,11 +233,12 @@ class SumOfParts:
         self._transform: tuple[Any, Any] = (None, None)
 
     def __call__(
-        self, task: SumTask, block_sum: BlockSum, kept: KeptRows = NO_ROWS
-    ) -> np.ndarray:
-        """Return the sum over all processes' rows, on each process."""
-        own = self._own_task(SUM, task)
-        return self._hosts.total(checked_sum(own, block_sum, kept))
+        self, tasks: Sequence[SumTask], block_sum: BlockSum, kept: KeptRows = NO_ROWS
+    ) -> list[np.ndarray]:
+        """Return the sums over all processes' rows, on each process."""
+        first = self._own_task(SUM, tasks[0])
+        own = [replace(first, statistic=task.statistic) for task in tasks]
+        return [self._hosts.total(one) for one in checked_sum(own, block_sum, kept)]
 
     def largest_norm(self, task: SumTask, block_sum: BlockSum) -> float:
         """Return the largest norm among the rows of all processes."""
@@ -287,31 +288,35 @@ class SumOfParts:
         return replace(params, transform=self._transform[1], weights=weights)
 
 
-def follow(task: SumTask, summer: Any, hosts: Hosts) -> Released:
-    """Take part in a release of process 0, and return the released value.
+def follow(tasks: Sequence[SumTask], summer: Any, hosts: Hosts) -> Iterator[Released]:
+    """Take part in the releases of one request by process 0, and yield their values.
 
     Parameters
     ----------
-    task : SumTask
-        The release requested by this process's solver. Process 0 has the sample.
+    tasks : sequence of SumTask
+        The releases requested by this process's solver. Process 0 has the sample.
     summer : VerifiedSum
         This process's verified sum, with its `SumOfParts`.
     hosts : Hosts
         The processes.
     """
-    statistic, params, rows = task.statistic, task.params, task.rows
+    rows = tasks[0].rows
     assert rows is not None
-    n_rows = rows.n_rows
-    while True:
+    n_rows, released = rows.n_rows, 0
+    while released < len(tasks):
         kind, indices = hosts.next(RELEASED, None, n_rows)
         if kind == RELEASED:
-            width = params.transform.width(rows.n_features)
-            return hosts.share(Released(np.zeros(statistic.shape(width)), 0.0), n_rows)
-        task = replace(task, indices=indices)
+            shape = tasks[released].shape(rows.n_features)
+            yield hosts.share(Released(np.zeros(shape), 0.0), n_rows)
+            released += 1
+            continue
+        tasks = [replace(task, indices=indices) for task in tasks]
         if kind == NORM:
             # the same clip norm as `release` uses for fits without noise
-            clip_norm = statistic.unclipped(summer.largest_norm(task), params)
-            task = replace(task, clip_norm=clip_norm, following=None)
+            task = tasks[released]
+            norm = summer.largest_norm(task)
+            clip_norm = task.statistic.unclipped(norm, task.params)
+            tasks = [replace(task, clip_norm=clip_norm) for task in tasks]
         else:
-            # Drop the total: only process 0 adds noise to it.
-            summer(task)
+            # Drop the totals: only process 0 adds noise to them.
+            summer.sums(tasks if indices is None else tasks[released : released + 1])

@@ -30,7 +30,6 @@ from dphead.privacy.transform import IntegerRows
 from dphead.solvers.on_device import own_settings
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import cores
-from dphead.sums.reference import GramAndSums
 from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE, MAX_HALVES
 
 _SHORT_FACTORS = (Gradient, Gram, ClassSums)  # statistics with factors of 13 bits
@@ -136,7 +135,7 @@ def compiled(statistic: Statistic, clip_norm: float, scored: bool, devices: int)
         keep = counting(statistic, rows, y, used)
         chunk = Chunk(rows, y, keep, weights, clip_norm)
         left, right = statistic.factors(jnp, chunk)
-        return _products(statistic, left, right, y, keep)
+        return _products(statistic, left, right)
 
     if devices == 1:
         return jax.jit(block_sum)
@@ -150,7 +149,7 @@ def compiled(statistic: Statistic, clip_norm: float, scored: bool, devices: int)
     return jax.jit(jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=same))
 
 
-def _products(statistic: Statistic, left: Any, right: Any, y: Any, keep: Any) -> Any:
+def _products(statistic: Statistic, left: Any, right: Any) -> Any:
     """Return the int64 sum of the products of the factors.
 
     Only the upper triangles of symmetric sums are defined.
@@ -167,11 +166,6 @@ def _products(statistic: Statistic, left: Any, right: Any, y: Any, keep: Any) ->
     weights = right.astype(left.dtype)  # short rows have weights of zero and one
     columns = range(right.shape[1])
     squares = [_symmetric(product, left * weights[:, j : j + 1], left) for j in columns]
-    if isinstance(statistic, GramAndSums):
-        same = y[:, None] == jnp.arange(statistic.n_classes)[None, :]
-        classes = same & keep[:, None]
-        sums = in_runs(short_product, classes.T, left)
-        return jnp.concatenate([squares[0], sums])
     if len(statistic.shape(1)) == 2:
         return squares[0]
     return jnp.stack(squares)

@@ -7,7 +7,7 @@ the pass also compares secret rows with the reference.
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache, reduce
@@ -18,6 +18,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from dphead.privacy.contract import Block, SumTask
+from dphead.privacy.statistic_base import Statistic
 from dphead.sums.caches import KeptRows
 from dphead.sums.reference import (
     BlockSum,
@@ -58,14 +59,15 @@ class _SlotCount:
 
 
 def checked_sum(
-    ask: SumTask, block_sum: BlockSum, kept: KeptRows = NO_ROWS
-) -> np.ndarray:
-    """Return the sum over all slots of the task's rows, or over its `indices`.
+    asks: Sequence[SumTask], block_sum: BlockSum, kept: KeptRows = NO_ROWS
+) -> list[np.ndarray]:
+    """Return the sums over all slots of the tasks' rows, or over their `indices`.
 
     Parameters
     ----------
-    ask : SumTask
-        The statistic and the rows.
+    asks : sequence of SumTask
+        The statistics and the rows. Several tasks differ in statistic and spec only,
+        and all of their statistics clip the features.
     block_sum : BlockSum
         Summation backend for one block.
     kept : KeptRows
@@ -73,14 +75,14 @@ def checked_sum(
 
     Returns
     -------
-    ndarray of int64
-        Sum in the shape of the statistic.
+    list of ndarray of int64
+        Sum of each task in the shape of its statistic.
 
     Raises
     ------
     RuntimeError
-        If a slot is not used exactly once, or if the integers of the secret rows
-        differ from the reference's.
+        If several statistics do not use the same integer rows. If a slot is not used
+        exactly once, or if the integers of the secret rows differ from the reference's.
 
     Guarantee
     ---------
@@ -89,10 +91,12 @@ def checked_sum(
     integers, or the pass raises RuntimeError. If a block sum has a defect, whether a
     fit stops reveals one bit about the rows per attempt.
     """
+    _check_same_rows([ask.statistic for ask in asks])
+    ask = asks[0]
     rows, indices = ask.rows, ask.indices
     assert rows is not None
     count = _SlotCount(rows.n_rows, indices)
-    exact = block_sum.is_compared(ask.statistic)
+    exact = any(block_sum.is_compared(a.statistic) for a in asks)
     # A new slot for each pass: a kernel that is wrong on some rows cannot know which
     # rows are compared [proofs/sums.md].
     tested = secret_slot(rows.n_rows, indices) if exact else None
@@ -122,25 +126,46 @@ def checked_sum(
         pieces = kept(key, block.index, make, keep)
         if tested is None or tested not in block.index:
             for made, run in pieces:
-                out = block_sum.add(ask, made, block.y[run], used[run], out)
+                out = _each(block_sum.add, asks, out, made, block.y[run], used[run])
             return out
         # `known` is False for this block, so it has the row source's own size: a piece
         ((made, _),) = pieces
-        return _add_checked(ask, block_sum, made, block, used, tested, out)
+        return _each(_add_checked, asks, out, block_sum, made, block, used, tested)
 
-    def empty() -> np.ndarray:
-        return empty_sum(ask, rows.n_features)
+    def empty() -> list[np.ndarray]:
+        return [empty_sum(a, rows.n_features) for a in asks]
 
     if block_sum.parallel:
-        total = on_every_core(add, checked(), empty)
+        totals = on_every_core(add, checked(), empty)
     else:  # without threads, because this block sum already uses every core or a device
-        total = reduce(lambda out, item: add(item, out), checked(), empty())
+        totals = reduce(lambda out, item: add(item, out), checked(), empty())
     count.check()  # raises before anyone uses a value of this pass
+    return _each(_whole, asks, totals)
+
+
+def _each(
+    one: Callable[..., Any], asks: Sequence[SumTask], sums: Sequence[Any], *more: Any
+) -> list[Any]:
+    """Return one(task, *more, sum) for each task with its sum."""
+    return [one(ask, *more, own) for ask, own in zip(asks, sums, strict=True)]
+
+
+def _whole(ask: SumTask, total: Any) -> np.ndarray:
+    """Return a writable sum, with both triangles of a symmetric one."""
     total = np.require(total, requirements=["C", "W"])  # sums of a device are read-only
     if ask.statistic.symmetric:
-        # of `GramAndSums`, only the square on top is symmetric
-        mirror(total[..., : total.shape[-1], :])
+        mirror(total)
     return total
+
+
+def _check_same_rows(statistics: Sequence[Statistic]) -> None:
+    """Raise RuntimeError unless one kind of integer rows serves all statistics."""
+    for statistic in statistics if len(statistics) > 1 else ():
+        if type(statistic).rows is not Statistic.rows or statistic.clips != "features":
+            raise RuntimeError(
+                f"Internal error: {statistic.name} does not use the same rows as other "
+                "statistics of the request. No row was read. Please report it."
+            )
 
 
 def secret_slot(n_rows: int, indices: np.ndarray | None) -> int | None:
@@ -235,15 +260,16 @@ def cores() -> int:
 def on_every_core(
     add: Callable[[Any, Any], Any],
     items: Iterator[Any],
-    empty: Callable[[], np.ndarray],
-) -> np.ndarray:
-    """Sum over items on all cores: each thread adds items to its own sum.
+    empty: Callable[[], list[np.ndarray]],
+) -> list[np.ndarray]:
+    """Sum over items on all cores: each thread adds items to its own sums.
 
     Large sums use fewer threads (MAX_SUM_COPY_BYTES).
     """
     sums = [empty()]
     n_cores = cores()
-    most = min(n_cores, MAX_SUM_COPY_BYTES // max(1, sums[0].nbytes))
+    size = sum(one.nbytes for one in sums[0])
+    most = min(n_cores, MAX_SUM_COPY_BYTES // max(1, size))
     while len(sums) < most:
         sums.append(empty())
     # two blocks tell whether threads are worth starting
@@ -278,4 +304,4 @@ def on_every_core(
                 running.popleft().result()
         for future in running:
             future.result()
-    return reduce(np.add, sums)
+    return [reduce(np.add, parts) for parts in zip(*sums, strict=True)]

@@ -5,14 +5,12 @@ integers (`verified`).
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.statistic_base import Chunk, Params, Statistic, counting
-from dphead.privacy.statistics import ClassSums, Gram
 from dphead.privacy.transform import IntegerRows, transformed
 
 _STRIP = 192  # rows of a matrix at a time, to limit memory; chosen, not measured
@@ -64,39 +62,6 @@ class BlockSum(Protocol):
         ...
 
 
-class GramAndSums(Gram):
-    """Sum the Gram matrix G and the class sums S of two releases in one pass.
-
-    The sum is G stacked on Sᵀ. Only its parts, `Gram` and `ClassSums`, are released.
-    """
-
-    # with label sets, a row would be in several class sums, with a larger sensitivity
-    takes_sets = False
-
-    def shape(self, width: int) -> tuple[int, ...]:
-        """Return (width + n_classes, width)."""
-        return (width + self.n_classes, width)
-
-    def sensitivity_sq(
-        self, relation: str, clip_norm: float, append: float = 0.0
-    ) -> int:
-        """Raise NotImplementedError: a sum of this kind is never released."""
-        raise NotImplementedError("the two sums of one pass are released separately")
-
-
-def add_both(
-    way: BlockSum, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
-) -> Any:
-    """Add the two sums of `GramAndSums`, each by the code for the single sum."""
-    # views of `out`: no copy of a sum that can have gigabytes
-    width = out.shape[1]
-    gram = replace(ask, statistic=Gram(ask.statistic.n_classes))
-    sums = replace(ask, statistic=ClassSums(ask.statistic.n_classes))
-    way.add(gram, rows, y, used, out[:width])
-    way.add(sums, rows, y, used, out[width:].T)
-    return out
-
-
 class ReferenceSums:
     """Sum by the definition: multiply each row's factors, and add them in int64."""
 
@@ -123,8 +88,6 @@ class ReferenceSums:
         out: np.ndarray,
     ) -> np.ndarray:
         """Add the statistics of rows in used slots to `out`."""
-        if isinstance(ask.statistic, GramAndSums):
-            return add_both(self, ask, rows, y, used, out)
         left, right = factors(ask, rows, y, used)
         return add_factors(ask.statistic, left, right, out, _whole_products)
 
@@ -155,7 +118,7 @@ def check_equal(
     wanted = reference.add(ask, rows, block.y, block.index >= 0, empty)
     if ask.statistic.symmetric:
         for total in (*found, wanted):
-            mirror(total[..., : total.shape[-1], :])
+            mirror(total)
     if not all(np.array_equal(total, wanted) for total in found):
         raise RuntimeError(
             "A fast sum differs from the reference. Use `dphead fit --backend "

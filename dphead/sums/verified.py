@@ -3,17 +3,17 @@
 `release` must get its sums through this module only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dphead.privacy.contract import Block, SumTask
+from dphead.privacy.contract import Block, Summer, SumTask
 from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.statistics import ChannelMoment, Gradient
 from dphead.privacy.transform import RowTransform
-from dphead.sums.caches import KeptRows, NextSum
+from dphead.sums.caches import KeptRows
 from dphead.sums.passes import checked_sum
 from dphead.sums.reference import (
     BlockSum,
@@ -32,9 +32,6 @@ class VerifiedSum:
     ----------
     block_sum : BlockSum, optional
         Summation backend for one block. The default is `ReferenceSums`.
-    next_sum : NextSum, optional
-        Sums kept for the next request. Use `KeptSums` for further fits on the same
-        rows.
     parts : SumOfParts, optional
         Sum over several processes. None if this process holds all rows.
     memory : int, default 0
@@ -50,12 +47,10 @@ class VerifiedSum:
     def __init__(
         self,
         block_sum: BlockSum | None = None,
-        next_sum: NextSum | None = None,
         parts: Any = None,
         memory: int = 0,
     ) -> None:
         self.block_sum = ReferenceSums() if block_sum is None else block_sum
-        self.next_sum = NextSum() if next_sum is None else next_sum
         # all passes share it: a gradient step uses the rows of the step before
         self.kept = KeptRows(memory)
         self._parts = parts
@@ -81,14 +76,16 @@ class VerifiedSum:
 
     def __call__(self, task: SumTask) -> np.ndarray:
         """Return the sum of the task, in int64 units of the statistic."""
+        return self.sums([task])[0]
 
-        def total(statistic: Statistic) -> np.ndarray:
-            own = replace(task, statistic=statistic)
-            if self._parts is not None:
-                return self._parts(own, self.block_sum, self.kept)
-            return checked_sum(own, self.block_sum, self.kept)
+    def sums(self, tasks: Sequence[SumTask]) -> list[np.ndarray]:
+        """Return the sums of tasks that one pass computes (`checked_sum`)."""
+        add = checked_sum if self._parts is None else self._parts
+        return add(tasks, self.block_sum, self.kept)
 
-        return self.next_sum(task, total)
+    def one_pass(self, statistics: Sequence[Statistic]) -> Summer:
+        """Return what sums the statistics of one request, in one pass."""
+        return self if len(statistics) == 1 else _OnePass(self, statistics)
 
     def largest_norm(self, task: SumTask) -> float:
         """Return the largest norm before clipping, for fits without privacy."""
@@ -103,6 +100,35 @@ class VerifiedSum:
         if held is None or held[0] is not transform or held[1] is not rows:
             held = self._norm = transform, rows, largest_norm(task, self.block_sum)
         return held[2]
+
+
+class _OnePass:
+    """Sum the statistics of one request in the pass of the first one.
+
+    Guarantee
+    ---------
+    The sums of a full batch are in memory only, until the request is answered. Each
+    serves one release, and only with the same rows, parameters and clip norm.
+    """
+
+    def __init__(self, summer: VerifiedSum, statistics: Sequence[Statistic]) -> None:
+        self._summer, self._statistics = summer, statistics
+        self.largest_norm = summer.largest_norm
+        self._pass: Any = None
+        self._sums: dict[Statistic, np.ndarray] = {}
+
+    def __call__(self, task: SumTask) -> np.ndarray:
+        if task.indices is not None:  # each release has a sample of its own
+            return self._summer(task)
+        made_of = task.rows, task.params, task.clip_norm
+        if made_of != self._pass or task.statistic not in self._sums:
+            tasks = [replace(task, statistic=q) for q in self._statistics]
+            sums = self._summer.sums(tasks)
+            self._pass, self._sums = (
+                made_of,
+                dict(zip(self._statistics, sums, strict=True)),
+            )
+        return self._sums.pop(task.statistic)
 
 
 def known_answers(

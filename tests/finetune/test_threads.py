@@ -31,7 +31,7 @@ def total(sums, x, y):
     network = sums.network
     params = StepParams(RowTransform(), network.start.astype(np.float32), 0)
     ask = SumTask(network.statistic, params, 1e-3, ImageRows(x, y))
-    return checked_sum(ask, sums)
+    return checked_sum([ask], sums)[0]
 
 
 def tried():

@@ -68,7 +68,7 @@ def released(solver):
                 except StopIteration as stop:
                     return stop.value
                 answer = yield ask
-                seen.append(answer)
+                seen.extend(answer if ask.more else [answer])
 
     recorded = make_plan(Recorder(), FACTS, epsilon=2.0, delta=1e-5)
     head = fit_rows(recorded, ROWS, noise=NoiseSource(1), not_private=True).trained

@@ -24,9 +24,7 @@ from dphead.solvers import (
     Prototypes,
 )
 from dphead.solvers.centering import Centering
-from dphead.sums.caches import KeptSums
 from dphead.sums.cpu import CpuSums
-from dphead.sums.verified import VerifiedSum
 
 N = 400
 D = 6
@@ -141,19 +139,12 @@ def test_settings_that_no_row_could_be_used_with_are_refused_with_nothing_charge
     assert ledger.fits() == []
 
 
-def test_further_fits_on_kept_sums_read_no_row_and_are_those_of_a_new_pass():
-    rows = Counted(X, Y)
-    kept = VerifiedSum(CpuSums(), KeptSums())
+def test_one_pass_over_the_rows_serves_all_statistics_of_a_request():
+    rows, seen = Counted(X, Y), []
     solver = LeastSquares(centering=Centering(share=0))
-    heads = [
-        plan_and_fit(
-            solver, rows, FACTS, epsilon=e, noise=NoiseSource(1), summer=kept
-        ).trained
-        for e in (1.0, 4.0)
-    ]
+    plan_and_fit(solver, rows, FACTS, progress=lambda *made: seen.append(made))
     assert rows.passes == 1
-    alone = plan_and_fit(solver, rows, FACTS, epsilon=4.0, noise=NoiseSource(1)).trained
-    assert np.array_equal(heads[1].weights, alone.weights)
+    assert seen == [(1, 2, "gram"), (2, 2, "class sums")]
 
 
 # --- what the run adds: classes, test rows, the report --------------------------------

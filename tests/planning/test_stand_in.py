@@ -37,8 +37,8 @@ class Told:
             except StopIteration as stop:
                 return stop.value
             answer = yield ask
-            self.asks.append(ask.label)
-            self.answers.append(answer)
+            self.asks += [one.label for one in ask.each()]
+            self.answers += answer if ask.more else [answer]
 
 
 def rows_of(seed=0):

@@ -66,19 +66,17 @@ def shared_releases(
         parts = SumOfParts(hosts, change(hosts.index, own))
         summer = VerifiedSum(CpuSums(), parts=parts)
         more = {"ledger": reserve(specs), "noise": KnownNoise(seed), "summer": summer}
+        if not hosts.first:
+            tasks = [
+                SumTask(*one, spec.clip_norm, whole, None, spec)
+                for one, spec in zip(requests, specs, strict=True)
+            ]
+            return [released.value for released in follow(tasks, summer, hosts)]
+        more["summer"] = summer.one_pass([statistic for statistic, _ in requests])
         values = []
-        for i, (statistic, params) in enumerate(requests):
-            if hosts.first:
-                released = release(statistic, params, whole, specs[i], **more)
-                released = hosts.share(released, whole.n_rows)
-            else:
-                following = specs[i + 1] if i + 1 < len(specs) else None
-                clip = specs[i].clip_norm
-                task = SumTask(
-                    statistic, params, clip, whole, None, specs[i], following
-                )
-                released = follow(task, summer, hosts)
-            values.append(released.value)
+        for one, spec in zip(requests, specs, strict=True):
+            released = release(*one, whole, spec, **more)
+            values.append(hosts.share(released, whole.n_rows).value)
         return values
 
     found, sent = together(count, work)
@@ -132,7 +130,7 @@ def test_all_parts_have_the_weights_and_the_transform_of_the_first_process():
         whole = ArrayRows(x, y, 128)
         if not hosts.first:
             task = SumTask(statistic, params, spec.clip_norm, whole, None, spec)
-            return follow(task, summer, hosts).value
+            return next(follow([task], summer, hosts)).value
         more = {"ledger": reserve([spec]), "noise": KnownNoise(1), "summer": summer}
         released = release(statistic, params, whole, spec, **more)
         return hosts.share(released, 300).value
@@ -141,13 +139,20 @@ def test_all_parts_have_the_weights_and_the_transform_of_the_first_process():
         assert np.array_equal(value, wanted)
 
 
-def test_class_sums_of_parts_are_made_in_the_pass_of_the_gram_matrix():
-    """All sum once for both releases; the values are those without `NextSum`."""
+def test_parts_are_summed_once_for_all_statistics_of_a_request():
+    """The values are those of a pass for each."""
     x, y = toy(300)
     params = Params(RowTransform(append=1.0))
     requests = [(Gram(M), params), (ClassSums(M), params)]
-    values, _, sent = shared_releases(requests, (x, y), 3)
-    assert len(sent) == 3
+    passes = []
+
+    def counted(i, rows):
+        blocks = rows.blocks
+        rows.blocks = lambda *which: passes.append(i) or blocks(*which)
+        return rows
+
+    values, _, _ = shared_releases(requests, (x, y), 3, change=counted)
+    assert sorted(passes) == [0, 1, 2]
     specs = [spec_of(statistic, 300) for statistic, _ in requests]
     more = {"ledger": reserve(specs), "noise": KnownNoise(1)}
     whole = ArrayRows(x, y, 128)

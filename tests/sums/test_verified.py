@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from core import STATISTICS, D, M, integer_sum, toy
+from core import STATISTICS, D, KnownNoise, M, integer_sum, reserve, spec_of, toy
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import SumTask
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.release import release
 from dphead.privacy.statistic_base import Params
-from dphead.privacy.statistics import ClassSums, Gradient
+from dphead.privacy.statistics import ClassCounts, ClassGrams, ClassSums, Gradient, Gram
 from dphead.privacy.transform import RowTransform
 from dphead.sums import kernels
 from dphead.sums.cpu import CpuSums
@@ -127,3 +129,110 @@ def test_without_noise_each_transform_of_the_rows_is_measured_once():
     assert norm(rows, ways[0], few) == norm(rows, ways[0], few) == pytest.approx(some)
     assert norm(rows, ways[0]) == pytest.approx(largest)
     assert way.passes == 6
+
+
+class Counted(ArrayRows):
+    reads = 0
+
+    def blocks(self, indices=None, known=None):
+        self.reads += 1
+        return super().blocks(indices)
+
+
+def values(asks, rows, block_sum=None, fit=None, together=True):
+    """The values of the releases of one request; asks: (statistic, parameters, what the
+    spec has besides) each.
+    """
+    specs = [spec_of(statistic, rows.n_rows, **more) for statistic, _, more in asks]
+    own, fit = VerifiedSum(block_sum or CpuSums()), fit or reserve(specs)
+    if together:
+        own = own.one_pass([statistic for statistic, _, _ in asks])
+    return [
+        release(*one, rows, spec, ledger=fit, noise=KnownNoise(1), summer=own).value
+        for (*one, _), spec in zip(asks, specs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "block_sum",
+    [CpuSums(compiled=False), CpuSums(), ReferenceSums()],
+    ids=["numpy", "compiled", "reference"],
+)
+@pytest.mark.parametrize("m, relation", [(M, "zero_out"), (40, "replace_one")])
+def test_one_pass_gives_the_statistics_of_a_request_their_own_values(
+    block_sum, m, relation
+):
+    x, y = toy(600, 7, m)
+    x[3], x[4], y[5], y[6] = np.nan, np.inf, m, -1
+    params = Params(RowTransform(True, np.full(7, 0.1, np.float32), None, 0.5))
+    more = {"relation": relation, "clip_norm": 0.7}
+    asks = [
+        (Gram(m), params, more),
+        (ClassSums(m), params, {**more, "sigma": 0.3, "label": "other"}),
+        (ClassGrams(m), params, {**more, "sigma": 0.1, "label": "third"}),
+    ]
+    rows = Counted(x, y, 256)
+    found = values(asks, rows, block_sum)
+    assert rows.reads == 1
+    alone = values(asks, rows, block_sum, together=False)
+    assert all(map(np.array_equal, found, alone))
+    assert rows.reads == 4
+
+
+def test_sums_of_one_pass_serve_no_other_release():
+    """Other parameters, clip norms and samples, and a second release of a statistic,
+    read the rows again and get the value of a pass of their own.
+    """
+    plain, sampled = Params(), {"sampling_prob": 0.5}
+    gram, sums = (Gram(M), plain, {}), (ClassSums(M), plain, {})
+    cases = [
+        [gram, (ClassSums(M), Params(RowTransform(unit_norm=True)), {})],
+        [gram, (ClassSums(M), plain, {"clip_norm": 0.5})],
+        [gram, (ClassSums(M), plain, sampled)],
+        [(Gram(M), plain, sampled), (ClassSums(M), plain, sampled)],
+        [gram, gram],
+    ]
+    for asks in [[gram, sums], *cases]:
+        rows = Counted(*toy(40))
+        found = values(asks, rows)
+        assert rows.reads == (2 if asks in cases else 1)
+        alone = values(asks, rows, together=False)
+        assert all(map(np.array_equal, found, alone))
+
+
+@pytest.mark.parametrize("other", [Gradient(M), ClassCounts(M)], ids=repr)
+def test_statistics_of_other_integer_rows_share_no_pass(other):
+    """A kernel would clip the rows of one statistic as those of the other."""
+    rows = Counted(*toy(40))
+    params = Params(weights=np.zeros((D, M), np.float32))
+    for asks in ([ClassSums(M), other], [other, ClassSums(M)]):
+        with pytest.raises(RuntimeError, match="does not use the same rows"):
+            values([(statistic, params, {}) for statistic in asks], rows)
+    assert rows.reads == 0
+
+
+def test_a_fit_that_dies_between_two_releases_of_one_request_resumes(tmp_path):
+    """The first value is loaded. Only values with noise were stored, so the second
+    statistic is summed again.
+    """
+    rows, params = Counted(*toy(40)), Params()
+    asks = [(statistic, params, {}) for statistic in (Gram(M), ClassSums(M))]
+    specs = [spec_of(statistic, 40) for statistic, _, _ in asks]
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    fit = reserve(specs, ledger, tmp_path / "fit")
+    commit = fit.commit
+
+    def dies(sequence, value):
+        if sequence == 1:
+            raise KeyboardInterrupt
+        commit(sequence, value)
+
+    fit.commit = dies
+    with pytest.raises(KeyboardInterrupt):
+        values(asks, rows, fit=fit)
+    fit._lock.close()
+    assert [file.name for file in (tmp_path / "fit").glob("*.npy")] == ["000000.npy"]
+    found = values(asks, rows, fit=ledger.resume("hash", fit.fit_id, tmp_path / "fit"))
+    assert rows.reads == 2
+    alone = values(asks, rows, together=False)
+    assert all(map(np.array_equal, found, alone))

@@ -5,7 +5,6 @@ again. Keys, samples and sums without noise never reach this module.
 """
 
 import hashlib
-import json
 import time
 from contextlib import suppress
 from functools import cached_property
@@ -156,11 +155,6 @@ class Charge(Generic[_Book]):
         if "committed" in states:
             return sequence, self._load(sequence, states["committed"])
         return sequence, None
-
-    def following(self) -> dict[str, Any] | None:
-        """Return the spec reserved after the latest begun release, or None."""
-        later = self._specs[self._next : self._next + 1]
-        return json.loads(later[0]) if later else None
 
     def step_of(self, sequence: int, epoch_steps: int) -> int:
         """Return the step of a release in its epoch, from 0.
