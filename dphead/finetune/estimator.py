@@ -35,8 +35,7 @@ from dphead.finetune.saved import read_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
 from dphead.finetune.sources import source_of_pixels
 from dphead.fit.fit import About, RowSizes
-from dphead.fit.run_folder import public_facts
-from dphead.planning.plan import Target, check_unit
+from dphead.planning.plan import Target, check_unit, public_facts
 from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings, settings_of
 from dphead.sums.verified import VerifiedSum
 

@@ -46,11 +46,16 @@ from dphead.fit.run_folder import (
     check_folder,
     interrupted,
     locked,
-    public_facts,
     resumed_at,
     write_report,
 )
-from dphead.planning.plan import FitPlan, Target, check_unit, make_plan
+from dphead.planning.plan import (
+    FitPlan,
+    Target,
+    check_unit,
+    make_plan,
+    public_facts,
+)
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.noise import NoiseSource

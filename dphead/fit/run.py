@@ -39,12 +39,11 @@ from dphead.fit.run_folder import (
     check_delta,
     check_folder,
     locked,
-    public_facts,
     try_plans,
     write_report,
 )
 from dphead.planning.methods import make_method
-from dphead.planning.plan import FitPlan, check_unit, make_plan
+from dphead.planning.plan import FitPlan, check_unit, make_plan, public_facts
 from dphead.privacy.ledger import Ledger, Tried
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.head import LinearHead

@@ -28,9 +28,8 @@ from dphead.fit.ledgers import (
 )
 from dphead.fit.options import RunOptions
 from dphead.fit.provenance import commit
-from dphead.planning.plan import Plan, check_facts, large_delta, public_n_rows
+from dphead.planning.plan import Plan, large_delta
 from dphead.privacy.atomic_write import lock_file, sync, write_text
-from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Ledger, LedgerError, Tried, new_fit_id
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.schema import LostAnswer
@@ -41,33 +40,6 @@ from dphead.solvers.base import ProblemInfo
 _ENDINGS = {".html", ".json", ".npy", ".npz", ".part", ".safetensors", ".toml"}
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
 _SLACK_DISK = 64 << 20  # bytes needed besides the stored releases; chosen
-
-
-def public_facts(
-    rows: Rows, n_classes: int, relation: str, nominal_n: int | None
-) -> ProblemInfo:
-    """Return the checked public sizes: n, n_features and n_classes.
-
-    Parameters
-    ----------
-    rows : Rows
-        The training rows.
-    n_classes : int
-        Number of public classes.
-    relation : str
-        The neighboring relation.
-    nominal_n : int or None
-        The public number used in place of n under add_remove, where n is private.
-
-    Raises
-    ------
-    ValueError
-        If `nominal_n` is given under another relation, or missing under add_remove.
-    """
-    n_rows = public_n_rows(rows.n_rows, relation, nominal_n)
-    facts = ProblemInfo(n_rows, rows.n_features, n_classes)
-    check_facts(facts)
-    return facts
 
 
 def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from dphead.planning.calibration import calibrate, epsilon_by, mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.contract import ReleaseSpec
+from dphead.privacy.contract import ReleaseSpec, Rows
 from dphead.privacy.python_values import python_value
 from dphead.privacy.release import noise_scale
 from dphead.privacy.rounding import as_declared, rounded_down, rounded_up
@@ -265,6 +265,33 @@ def check_facts(facts: ProblemInfo) -> None:
             f"A fit needs at least as many rows as classes, got {facts.n_rows} "
             f"rows for {n_classes} classes. Use more rows or fewer classes."
         )
+
+
+def public_facts(
+    rows: Rows, n_classes: int, relation: str, nominal_n: int | None
+) -> ProblemInfo:
+    """Return the checked public sizes: n, n_features and n_classes.
+
+    Parameters
+    ----------
+    rows : Rows
+        The training rows.
+    n_classes : int
+        Number of public classes.
+    relation : str
+        The neighboring relation.
+    nominal_n : int or None
+        The public number used in place of n under add_remove, where n is private.
+
+    Raises
+    ------
+    ValueError
+        If `nominal_n` is given under another relation, or missing under add_remove.
+    """
+    n_rows = public_n_rows(rows.n_rows, relation, nominal_n)
+    facts = ProblemInfo(n_rows, rows.n_features, n_classes)
+    check_facts(facts)
+    return facts
 
 
 def public_n_rows(n_rows: int, relation: str, nominal_n: int | None) -> int:

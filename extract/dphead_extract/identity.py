@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dphead_extract.errors import ExtractError
+from dphead_extract.extract_options import ExtractOptions
 from dphead_extract.features.reading import begun_id, open_same
 from dphead_extract.index import ImageIndex, Overlap, recognized
 from dphead_extract.people import People
 from dphead_extract.shards import shards_path, shared_identifiers
 from dphead_extract.sources.image import Source
-
-if TYPE_CHECKING:  # `run` imports this module
-    from dphead_extract.run import ExtractOptions
 
 
 @dataclass(frozen=True)
