@@ -118,6 +118,4 @@ def _checked(given: dict[str, Any]) -> tuple[Any, Any]:
         shard=given["shard"] or Shard.of_process(),
     )
     check_options(options.backbone)
-    source = options.opened()
-    options.holdout.split(source)
-    return options, source
+    return options, options.opened()

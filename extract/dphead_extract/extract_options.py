@@ -130,11 +130,11 @@ class ExtractOptions:
             self.backbone = replace(self.backbone, pixels=pixels)
 
     def opened(self) -> Source:
-        """Open the source, without test images set apart."""
+        """Open the source, with the splits of the test images."""
         # imports pyarrow, which `dphead extract --help` does not need
         from dphead_extract.sources.opening import open_source
 
-        return open_source(
+        source = open_source(
             self.source,
             self.classes,
             self.split,
@@ -142,3 +142,4 @@ class ExtractOptions:
             self.columns,
             self.backbone.pixels,
         )
+        return self.holdout.split(source)

@@ -155,7 +155,7 @@ def extract(
         )
     people = options.people.of_same(options.same_data_as)
     options = replace(options, people=people)
-    source = options.holdout.split(source or options.opened())
+    source = source or options.opened()
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
     part = source.part(*options.shard.rows(n_rows, options.block_rows))
