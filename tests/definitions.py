@@ -7,6 +7,7 @@ Symbols: phi a row after transform, clip and appended constant; y its class, or 
 """
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from dphead.privacy.statistics import (
     RowCounts,
     SigmoidHessians,
 )
-from dphead.privacy.transform import RowTransform
+from dphead.privacy.transform import FINE_BITS, RowTransform
 
 Label = int | np.ndarray
 
@@ -219,3 +220,20 @@ def means_of_groups(
             labels[slot] = label
             rows[slot] = total / len(finite) if finite else np.nan
     return rows, labels
+
+
+def products_with_axes(row: np.ndarray, axes: np.ndarray) -> list[float]:
+    """The products of a float32 row (d,) with axes (d, n), rounded to float32: exact
+    fractions of its entries, which are rounded to FINE_BITS bits of the largest one.
+    """
+    if not counts(row):
+        return [np.nan] * axes.shape[1]
+    _, exponent = np.frexp(float(np.abs(row).max()))
+    step = Fraction(2) ** (int(exponent) - FINE_BITS)
+    entries = [step * round(Fraction(float(v)) / step) for v in row]
+    products = [
+        sum(v * Fraction(float(a)) for v, a in zip(entries, axis, strict=True))
+        for axis in axes.T
+    ]
+    with np.errstate(over="ignore"):
+        return np.array(products, np.float64).astype(np.float32).tolist()

@@ -174,6 +174,14 @@ def _preprocessing(run: FinishedRun) -> Iterator[Finding]:
         todo = "Fit again with --center-share, which releases the mean with noise"
         yield Finding(_PREPROCESSING, what, _FITTED, todo)
 
+    if "axes" in run.tensors and not run.report["data"].get("axes"):
+        yield Finding(
+            _PREPROCESSING,
+            "the head has axes, and the report names no public rows for them",
+            _FITTED,
+            "Fit again with --axes-from, which records them",
+        )
+
 
 def _of_extraction(facts: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     """Yield each problem of a recorded extraction, with an action."""

@@ -66,6 +66,9 @@ def _trained(report: dict[str, Any]) -> str:
     if kind_of(report) == "network":
         return f"the network {name}, on {rows}, {data['n_classes']} classes"
     features = tied(f"{data['n_features']:,} features")
+    if axes := data.get("axes"):
+        count = f"{axes['count']:,}" if axes["count"] else "no"
+        features += ", " + tied(f"{count} public axes")
     return (
         f"a head (the last layer) by {name}, on {rows} x {features}, "
         f"{data['n_classes']} classes"

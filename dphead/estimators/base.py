@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -18,6 +18,7 @@ from dphead.analysis.metrics import (
     probabilities,
 )
 from dphead.data.features import check_classes, load_features
+from dphead.data.on_axes import RowsOnAxes
 from dphead.estimators.docstrings import documented
 from dphead.estimators.fitting import HeadEstimator, PrivateClassifier
 from dphead.estimators.guarantee import CLASSES_SEEN
@@ -32,10 +33,12 @@ from dphead.estimators.labels import label_column, positions
 from dphead.fit.files import check_features
 from dphead.fit.fit import About
 from dphead.fit.head_file import save_head
+from dphead.fit.options import AXES_COUNT
+from dphead.fit.public_axes import ChosenAxes, choose_axes
 from dphead.fit.run import tuning_of
 from dphead.planning.methods import Method, make_method
 from dphead.planning.option_aliases import RowPreparation
-from dphead.planning.plan import check_facts, check_unit
+from dphead.planning.plan import Target, check_facts, check_unit
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.head import AccuracyEstimate, LinearHead
@@ -73,11 +76,19 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         None means the method's default.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
+    axes_from : path, or ndarray of shape (n, n_features), default=None
+        Public rows by the same backbone: a features file, or their features. With few
+        training rows, the head uses the principal axes of the public rows only. The
+        public rows are not protected.
+    axes_count : int, default=None
+        Number of axes. None means a number from the public sizes and the budget, or no
+        axes if they would not help.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`.
+        Weights for rows after `head_.transform` and `head_.feature_clip`. With
+        `axes_from`, one column for each axis.
     intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
         Intercepts of the scores.
     expected_accuracy_ : AccuracyEstimate or None
@@ -97,6 +108,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     unit_norm: bool | None = None
     center_share: float | None = None
     normalization: dict[str, Any] | None = None
+    axes_from: Any = None
+    axes_count: Annotated[int | None, AXES_COUNT] = None
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Charge the ledger, then fit.
@@ -152,6 +165,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
                 group_cap=self.group_cap,
                 thing="row",
             )
+            data, chosen = self._on_axes(X, data)
             method = self._method(data.facts)
             auto = self.accountant == "auto"
             accountant = method.accountant if auto else self.accountant
@@ -162,19 +176,49 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
                 settings=method.settings(),
                 settings_from=method.source,
                 space=data.source.feature_space,
+                axes=chosen and chosen.described,
                 warnings=tuple(unit),
             )
+            solver = method.solver if chosen is None else chosen.solver(method.solver)
             result = self._carry_out(
-                data, about, lambda: self._plan_head(method.solver, data, accountant)
+                data, about, lambda: self._plan_head(solver, data, accountant)
             )
         self.head_: LinearHead = result.trained
         self._keep_run(result, about)
         self.classes_: np.ndarray = data.classes
-        self.n_features_in_: int = data.facts.n_features
+        self.n_features_in_: int = data.source.n_features
         self.expected_accuracy_: AccuracyEstimate | None = self.head_.estimate
         self._feature_space = data.source.feature_space
         self._set_coefficients()
         return self
+
+    def _on_axes(
+        self, X: Any, data: TrainingData
+    ) -> tuple[TrainingData, ChosenAxes | None]:
+        """Return the data on public axes, and the axes, if there are any."""
+        (public,) = as_arrays(self.axes_from)
+        arrays = isinstance(X, np.ndarray) and isinstance(public, np.ndarray)
+        if arrays and np.may_share_memory(X, public):
+            raise ValueError(
+                "`axes_from` shares memory with `X`, so its rows may be training rows. "
+                "Pass a copy of rows that need no protection."
+            )
+        budget = Target(
+            self.epsilon,
+            self._delta(),
+            self.relation,
+            group_cap=self.group_cap,
+            group_mean=self.group_mean,
+        )
+        given = public, self.axes_count
+        chosen = choose_axes(*given, budget.budgeted(data.facts), data.source)
+        if chosen is None or (axes := chosen.axes) is None:
+            return data, chosen
+        facts = chosen.sizes(data.facts)
+        sizes = replace(data.sizes, n_features=facts.n_features)
+        rows = data.rows
+        more = {"rows": lambda: RowsOnAxes(rows(), axes), "sizes": sizes}
+        return replace(data, facts=facts, **more), chosen
 
     def _set_coefficients(self) -> None:
         """Set `coef_` and `intercept_` from the head, in scikit-learn's shapes."""

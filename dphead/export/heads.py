@@ -62,7 +62,7 @@ SKLEARN = Format(_write_sklearn, _load_sklearn)
 
 def tried_rows(head: LinearHead) -> tuple[np.ndarray, np.ndarray]:
     """Return random rows (n, n_features), and the head's scores."""
-    x = np.random.default_rng(0).normal(size=(_TRIED, len(head.weights)))
+    x = np.random.default_rng(0).normal(size=(_TRIED, head.n_features))
     x = x.astype(np.float32)
     return x, head.scores(x)
 

@@ -82,15 +82,16 @@ class _Classifier(Answers):
 def _torch_head(trained: Trained) -> Head:
     """Return the head as a module, in eval mode."""
     tensors = tensors_of(trained.linear)
-    n_classes, n_features = tensors["weight"].shape
+    axes = trained.linear.axes
     head = Head(
-        n_features,
-        n_classes,
+        trained.n_features,
+        len(tensors["weight"]),
         trained.linear.transform.unit_norm,
         "center" in tensors,
         "scale" in tensors,
         loss_named(trained.linear.loss).link,
         trained.linear.feature_clip,
+        axes and axes.count,
     )
     state = {k: torch.from_numpy(v) for k, v in tensors.items()}
     head.load_state_dict(state, assign=True)
@@ -315,7 +316,7 @@ def _is_timm(extraction: dict[str, Any]) -> bool:
 
 
 def _folded(trained: Trained) -> Trained:
-    """Return the same head with center and scale in its weights.
+    """Return the same head with axes, center and scale in its weights.
 
     A head with a unit norm or a feature clip stays unchanged.
     """
@@ -327,8 +328,10 @@ def _folded(trained: Trained) -> Trained:
         weights = weights * transform.scale[:, None]
     if transform.center is not None:
         intercept = intercept - transform.center @ weights
+    if head.axes is not None:
+        weights = head.axes.values.astype(np.float64) @ weights
     plain = replace(
-        head, weights=weights, intercept=intercept, transform=RowTransform()
+        head, weights=weights, intercept=intercept, transform=RowTransform(), axes=None
     )
     return replace(trained, head=plain)
 

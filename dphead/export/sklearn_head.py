@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
+from sklearn.decomposition import TruncatedSVD
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
@@ -40,8 +41,15 @@ def load_head(folder: str | Path) -> Pipeline:
             "again with `dphead export`."
         )
     tensors = load_file(Path(folder) / "head.safetensors")
-    n, one = facts["n_features"], np.ones(facts["n_features"])
+    n = facts["axes"] or facts["n_features"]
+    one = np.ones(n)
     steps: list[Any] = [_cast(np.float32), _cast(np.float64)]
+    if facts["axes"]:
+        axes: Any = TruncatedSVD(n)
+        axes.components_ = tensors["axes"].astype(np.float64)
+        axes.n_features_in_ = facts["n_features"]
+        # dphead rounds the products to float32 too
+        steps += [axes, _cast(np.float32), _cast(np.float64)]
     if facts["unit_norm"]:
         steps += [_scaler(0 * one, _ENLARGED * one, n), Normalizer()]
     if facts["center"] or facts["scale"]:
@@ -84,5 +92,5 @@ def _linear(tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> Any:
     linear.coef_ = weight
     linear.intercept_ = bias
     linear.classes_ = np.array(facts["class_names"])
-    linear.n_features_in_ = facts["n_features"]
+    linear.n_features_in_ = weight.shape[1]
     return linear

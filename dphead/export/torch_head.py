@@ -25,14 +25,16 @@ class Head(nn.Linear):
     """Compute scores = transform(x) @ weight.T + bias.
 
     A row that is not finite has no class, and its scores and probabilities are NaN. The
-    transform acts on one row at a time: divide by the norm (unit_norm), subtract
-    center, multiply by scale, and divide by the norm again (unit_norm with a center).
-    It then shortens a row that is longer than feature_clip to this norm.
+    transform acts on one row at a time: multiply by the axes (axes, their number),
+    divide by the norm (unit_norm), subtract center, multiply by scale, and divide by
+    the norm again (unit_norm with a center). It then shortens a row that is longer than
+    feature_clip to this norm.
 
     `link` gives probabilities: "softmax" of the scores, or each class's "sigmoid"
     divided by their sum. Raises ValueError for another link.
     """
 
+    axes: Tensor | None
     center: Tensor | None
     scale: Tensor | None
 
@@ -45,17 +47,20 @@ class Head(nn.Linear):
         scale: bool = False,
         link: str = "softmax",
         feature_clip: float | None = None,
+        axes: int | None = None,
     ):
         if link not in LINKS:
             raise ValueError(
                 f"link must be one of {', '.join(LINKS)}, got {link}. Export the "
                 "run again with `dphead export`."
             )
-        super().__init__(n_features, n_classes)
+        width = axes or n_features
+        super().__init__(width, n_classes)
         self.unit_norm, self.link = unit_norm, link
         self.feature_clip = feature_clip
-        self.register_buffer("center", torch.zeros(n_features) if center else None)
-        self.register_buffer("scale", torch.ones(n_features) if scale else None)
+        self.register_buffer("axes", torch.zeros(width, n_features) if axes else None)
+        self.register_buffer("center", torch.zeros(width) if center else None)
+        self.register_buffer("scale", torch.ones(width) if scale else None)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return scores (..., n_classes) of features (..., n_features).
@@ -65,6 +70,9 @@ class Head(nn.Linear):
         wide = torch.promote_types(self.weight.dtype, torch.float32)
         x = input.float().to(wide)  # dphead also rounds features to float32
         finite = torch.isfinite(x).all(dim=-1, keepdim=True)
+        if self.axes is not None:
+            size = _or_one(x.abs().amax(dim=-1, keepdim=True))  # no product overflows
+            x = nn.functional.linear(x / size, self.axes.to(wide)) * size
         if self.unit_norm:
             x = _unit(x)
         if self.center is not None:
@@ -219,6 +227,5 @@ def _facts(folder: str | Path) -> dict[str, Any]:
 def _empty(facts: dict[str, Any]) -> Head:
     """Return a head of the right shape, without weights."""
     names = ("n_features", "unit_norm", "center", "scale", "link", "feature_clip")
-    return Head(
-        n_classes=len(facts["class_names"]), **{name: facts[name] for name in names}
-    )
+    given = {name: facts[name] for name in (*names, "axes")}
+    return Head(n_classes=len(facts["class_names"]), **given)

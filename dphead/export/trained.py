@@ -88,7 +88,7 @@ class Trained:
         """Return the number of values in a row."""
         if self.head is None:
             return int(np.prod(self.facts["network"]["shape"]))
-        return len(self.head.weights)
+        return self.head.n_features
 
 
 class Written(NamedTuple):
@@ -168,6 +168,7 @@ def tensors_of(head: LinearHead) -> dict[str, np.ndarray]:
     """
     found = {"weight": head.weights.T, "bias": head.intercept}
     found |= {"center": head.transform.center, "scale": head.transform.scale}
+    found |= {"axes": None if head.axes is None else head.axes.values.T}
     return {name: _narrow(value) for name, value in found.items() if value is not None}
 
 
@@ -183,7 +184,8 @@ def described(trained: Trained, tensors: dict[str, np.ndarray]) -> dict[str, Any
     return {
         "format": _FORMAT,
         "class_names": trained.facts["class_names"],
-        "n_features": tensors["weight"].shape[1],
+        "n_features": trained.n_features,
+        "axes": trained.linear.axes and trained.linear.axes.count,
         "link": loss_named(trained.linear.loss).link,
         "unit_norm": trained.linear.transform.unit_norm,
         "center": "center" in tensors,

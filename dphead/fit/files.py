@@ -360,7 +360,7 @@ def open_matching(
     with file:
         made = facts.get("extraction")
         own = made.get("backbone") if isinstance(made, dict) else None
-        check_features(file, facts["feature_space"], len(head.weights), own)
+        check_features(file, facts["feature_space"], head.n_features, own)
         classes = facts["class_names"] if labeled else None
         return head, facts, *measured_rows(rows, file, classes)
 
@@ -544,12 +544,12 @@ def import_like(
     names = facts["class_names"] if labeled else None
     classes = Classes(names, False, not labeled, allow_unlabeled=True)
     if schema is None:
-        columns = replace(columns, width=len(head.weights))
+        columns = replace(columns, width=head.n_features)
     made = {"backbone": backbone, "schema": schema}
     options = ImportOptions(source, output, columns, classes, **made)
-    if (width := import_features(options).n_features) != len(head.weights):
+    if (width := import_features(options).n_features) != head.n_features:
         raise ValueError(
-            f"{source} has {width} columns, and the head needs {len(head.weights)}. "
+            f"{source} has {width} columns, and the head needs {head.n_features}. "
             f"Pass embeddings from {backbone}."
         )
     return backbone

@@ -57,6 +57,8 @@ class About:
     rows : str
         Digest that a resume must find unchanged: data sets of one id system have one
         ledger, and can have one `space`. Private.
+    axes : dict or None
+        The public axes of the rows, for the report.
     warnings : tuple of str
         Warnings for the report.
     elsewhere : tuple of Elsewhere
@@ -70,6 +72,7 @@ class About:
     settings_from: str = ""
     space: str = ""
     rows: str = ""
+    axes: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
+from dphead.privacy.axes import PublicAxes
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
@@ -36,6 +37,8 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> st
         value = getattr(head.transform, name)
         if value is not None:
             tensors[name] = value
+    if head.axes is not None:
+        tensors["axes"] = head.axes.values
     meta = {
         "loss": head.loss,
         "unit_norm": head.transform.unit_norm,
@@ -69,6 +72,13 @@ def open_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
         clip = facts["feature_clip"]
         if clip is not None and not (isinstance(clip, float) and clip > 0):
             raise TypeError(f"feature_clip must be positive or null, got {clip}")
+        axes = PublicAxes(tensors["axes"]) if "axes" in tensors else None
+        if axes is not None and axes.count != len(weights):
+            raise TypeError(
+                f"weights must have one row per axis, got shape {weights.shape}"
+            )
         loss = facts["loss"]
-        head = LinearHead(weights, intercept, transform, loss, feature_clip=clip)
+        head = LinearHead(
+            weights, intercept, transform, loss, feature_clip=clip, axes=axes
+        )
         return head, facts

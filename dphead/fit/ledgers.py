@@ -633,6 +633,19 @@ def _sharing(index: ImageIndex, dataset_id: str) -> list[tuple[str, Overlap | No
     return [(dataset_id, None), *((o.dataset_id, o) for o in others if o.notable)]
 
 
+def shared_images(dataset_id: str, other: str) -> int | None:
+    """Return the number of images that two data sets share, or None if none.
+
+    The number is 0 for one data set, and for data sets that one ledger counts.
+    """
+    if counted_in(dataset_id) == counted_in(other):
+        return 0
+    if not has_home():
+        return None
+    index = image_index()
+    return int(np.isin(index.images(dataset_id), index.images(other)).sum()) or None
+
+
 def _one_file(path: str, other: str | Path) -> bool:
     return all(map(os.path.exists, (path, other))) and os.path.samefile(path, other)
 

@@ -98,6 +98,18 @@ METHOD = method_option(
 PRESET = method_option(
     "Preset with a paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ..."
 )
+AXES_FROM = method_option(
+    "Features file of public images by the same backbone. With few training images, "
+    "the head uses the principal axes of the public images only.",
+    existing="a features file",
+    shared=False,
+)
+AXES_COUNT = method_option(
+    "Number of axes of --axes-from. Default: by the number of training images, the "
+    "classes and the noise; none if they would not help.",
+    AT_LEAST_ONE,
+    resumed=True,
+)
 SET = method_option(
     "Set a hyperparameter of --method, such as batch_size=4096.",
     flags=("--set",),
@@ -291,6 +303,8 @@ class FitOptions(RunOptions):
     group_cap: Annotated[int | None, GROUP_CAP] = None
     group_mean: Annotated[bool, GROUP_MEAN] = False
     method: Annotated[str, METHOD] = "auto"
+    axes_from: Annotated[Path | None, AXES_FROM] = None
+    axes_count: Annotated[int | None, AXES_COUNT] = None
     settings: Annotated[dict[str, Any], SET] = field(default_factory=dict)
     backend: Annotated[
         Literal["auto", "numpy", "jax", "reference"],

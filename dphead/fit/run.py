@@ -32,6 +32,7 @@ from dphead.fit.loop import Progress
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
 from dphead.fit.processes import given_options, joined, software
+from dphead.fit.public_axes import axes_of_first, choose_axes, on_axes
 from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
     beside_others,
@@ -103,6 +104,8 @@ def fit_files(
             hosts = opened.enter_context(joined(options.processes, only_cpu))
         rows, file = _open_rows(options, opened)
         plan, about = plan_head(options, rows, file)
+        if hosts is not None:
+            plan = replace(plan, solver=axes_of_first(plan.solver, hosts))
         given = (options, rows, file)
         if hosts is not None and not hosts.first:
             head = _prepare(plan, about, *given, hosts).serve()
@@ -200,9 +203,15 @@ def plan_head(
     )
     n_classes = len(source.class_names)
     facts = public_facts(rows, n_classes, options.relation, options.nominal_n)
+    caps = options.group_cap, options.group_mean
+    budgeted = options.target("auto", *caps).budgeted(facts)
+    chosen = choose_axes(options.axes_from, options.axes_count, budgeted, source)
+    if chosen is not None:
+        facts = chosen.sizes(facts)
     method = make_method(options.method, facts, options.settings, options.preset)
-    target = options.target(method.accountant, options.group_cap, options.group_mean)
-    plan = make_plan(method.solver, facts, **vars(target))
+    solver = method.solver if chosen is None else chosen.solver(method.solver)
+    target = options.target(method.accountant, *caps)
+    plan = make_plan(solver, facts, **vars(target))
     about = About(
         source=source,
         name=options.method,
@@ -212,6 +221,7 @@ def plan_head(
         space=f"{file.feature_space}/{options.split}"
         + (" group means" if options.group_mean else ""),
         rows=file.config_hash,
+        axes=chosen and chosen.described,
         warnings=(*check_delta(options, plan, facts), *ungrouped),
     )
     return plan, about
@@ -234,7 +244,7 @@ def _prepare(
     start, stop = (0, n_rows) if hosts is None else hosts.part(n_rows)
     room = share(
         options.memory,
-        plan.facts,
+        replace(plan.facts, n_features=rows.n_features),
         plan.releases,
         n_rows=stop - start,
         n_test=n_test,
@@ -243,13 +253,13 @@ def _prepare(
         private_n=options.relation == "add_remove",
     )
     sums, kept = block_sum(options.backend, room.kept)
-    own = rows.part(start, stop, room.features)
+    own = on_axes(rows.part(start, stop, room.features), plan.solver)
     parts = None if hosts is None else SumOfParts(hosts, own)
-    used = own if hosts is None else rows
+    used = own if hosts is None else on_axes(rows, plan.solver)
     fit = Fit(
         plan=plan,
         about=about,
-        sizes=RowSizes.of(rows),
+        sizes=RowSizes.of(used),
         rows=lambda: used,
         summer=VerifiedSum(sums, parts=parts, memory=kept),
         noise=NoiseSource(options.seed),

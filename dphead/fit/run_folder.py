@@ -403,7 +403,8 @@ def write_report(
             "settings": about.settings,
         },
         data={"n_rows": facts.n_rows, "n_classes": facts.n_classes}
-        | vars(about.source),
+        | vars(about.source)
+        | {"axes": about.axes},
         tuning=declared or ("NOT ACCOUNTED" if about.elsewhere else tuning),
         warnings=list(about.warnings),
         tested=tested,

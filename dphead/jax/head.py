@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dphead.estimators.classifiers import DPHeadClassifier
     from dphead.estimators.guarantee import Privacy
 
-_LEAVES = ("weights", "intercept", "center", "scale")
+_LEAVES = ("weights", "intercept", "center", "scale", "axes")
 
 
 @partial(
@@ -38,6 +38,9 @@ class Head:
         Intercepts of the scores.
     center, scale : array of shape (n_features,) or None
         Vector that the transform subtracts, and factor on each feature.
+    axes : array of shape (n_features, n_axes) or None
+        Public axes that rows are mapped to before the transform. The other arrays then
+        have n_axes in the place of n_features.
     unit_norm : bool
         Whether the transform divides each row by its norm.
     feature_clip : float or None
@@ -52,6 +55,7 @@ class Head:
     intercept: Any
     center: Any
     scale: Any
+    axes: Any
     unit_norm: bool
     feature_clip: float | None
     loss: str
@@ -105,7 +109,8 @@ def of_model(model: "DPHeadClassifier") -> Head:
     """Return the head of a fitted estimator, in the default precision of jax."""
     head = model.head_
     transform = head.transform
-    given = (head.weights, head.intercept, transform.center, transform.scale)
+    axes = None if head.axes is None else head.axes.values
+    given = (head.weights, head.intercept, transform.center, transform.scale, axes)
     kind = jnp.result_type(float)  # float64 only if the process enabled x64
     with own_settings():  # a guard of transfers would lose a charged head
         leaves: dict[str, Any] = {
@@ -186,6 +191,10 @@ def _transformed(head: Head, x: Any, kind: Any) -> Any:
     Only float64 rows are rounded.
     """
     values, norm = _fine(x.astype(jnp.float32).astype(kind))
+    if head.axes is not None:
+        # exact in float64, as in training: whole numbers times powers of two
+        products = values @ head.axes.astype(kind)
+        values, norm = _fine(products.astype(jnp.float32).astype(kind))
     if head.unit_norm:
         values = values / norm
     if head.center is not None or head.scale is not None:

@@ -8,6 +8,7 @@ from dphead.planning.plan import Target
 from dphead.privacy.accounting.gdp import epsilon_from_mu
 from dphead.privacy.rounding import as_declared, rounded_up
 from dphead.solvers.base import ProblemInfo
+from dphead.solvers.on_axes import number_of_axes
 
 # Rows of a class, times μ over the root of the columns. Below it, most heads keep less
 # than 70 % of what they gain over guessing without privacy; results/worth.
@@ -70,6 +71,11 @@ def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
         yield (
             f"! means of each group's {unit}s: --group-mean (`group_mean=True`), with "
             "a group cap of 1 if each group has one class"
+        )
+    if number_of_axes(target.budgeted(facts)):
+        yield (
+            f"! a few thousand similar public {unit}s, for axes: --axes-from "
+            "(`axes_from`)"
         )
     yield f"! more {unit}s, a backbone with fewer features, or fewer classes"
 

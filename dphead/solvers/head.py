@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dphead.privacy.axes import PublicAxes
 from dphead.privacy.loss import loss_named
 from dphead.privacy.transform import RowTransform, transformed
 
@@ -87,6 +88,9 @@ class LinearHead:
     feature_clip : float, optional
         Clip norm of rows after the transform, as in training. None for a head trained
         without a clip (`prediction_clip`).
+    axes : PublicAxes, optional
+        Public axes that rows are mapped to before the transform. Then `weights` has one
+        row for each axis.
 
     Raises
     ------
@@ -102,12 +106,18 @@ class LinearHead:
     error_bars: _StandardErrors | None = None
     class_accuracy: ClassAccuracy | None = None
     feature_clip: float | None = None
+    axes: PublicAxes | None = None
 
     def __post_init__(self) -> None:
         # raises for an unknown loss, which later code would treat as softmax
         loss_named(self.loss)
         for name in ("weights", "intercept"):  # a solver's may be jax's
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of columns of rows before the axes and the transform."""
+        return len(self.weights) if self.axes is None else self.axes.n_features
 
     def scores(self, x: np.ndarray, block: int = _BLOCK) -> np.ndarray:
         """Return the scores of rows for every class.
@@ -191,11 +201,12 @@ class LinearHead:
         )
 
     def _rows(self, x: np.ndarray) -> np.ndarray:
-        if np.shape(x)[1:] != (len(self.weights),):
+        if np.shape(x)[1:] != (self.n_features,):
             raise ValueError(
-                f"Rows must have the head's {len(self.weights)} features, got shape "
+                f"Rows must have the head's {self.n_features} features, got shape "
                 f"{np.shape(x)}. Extract them with the training set's settings."
             )
+        x = x if self.axes is None else self.axes.rows(x)
         rows = float_rows(self.transform, x)
         # Training added clipped rows. With an intercept, the clip changes the order of
         # scores, so prediction repeats it.

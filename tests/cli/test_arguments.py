@@ -33,6 +33,8 @@ memory 1MB
 backend nothing
 processes nowhere
 config {file}
+axes_from {other}
+axes_count 4
 settings nothing=1
 """
 BAD = {name: more for name, *more in map(str.split, VALUES.strip().splitlines())}

@@ -33,6 +33,8 @@ WRONG = {
     "unit_norm": 1,
     "center_share": 1.0,
     "normalization": {1: 1},
+    "axes_from": "nothing",
+    "axes_count": 0,
     "method": "nothing",
     "settings": {"nothing": 1},
     "estimate": 1,

@@ -24,6 +24,7 @@ from dphead.export import heads, sklearn_head, torch_head
 from dphead.export.exporting import export
 from dphead.export.trained import tensors_of
 from dphead.fit.head_file import open_head, save_head
+from dphead.privacy.axes import PublicAxes
 from dphead.privacy.loss import LOSSES
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
@@ -37,7 +38,9 @@ TRANSFORMS = {
     "centered": RowTransform(True, CENTER),
     "scaled": RowTransform(True, CENTER, SCALE),
     "normalized": RowTransform(False, CENTER, SCALE),
+    "on axes": RowTransform(True, CENTER[:5]),
 }
+AXES = PublicAxes(np.linalg.qr(RNG.normal(size=(12, 5)))[0])
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +56,10 @@ def with_head(run, copy, transform, loss, m=3, clip=None):
     report = report_of(run)
     names = [f"class {k}" for k in range(m)]
     report["data"]["class_names"] = names
-    weights, intercept = RNG.normal(size=(12, m)), RNG.normal(size=m)
-    head = LinearHead(weights, intercept, transform, loss, feature_clip=clip)
+    axes = AXES if transform is TRANSFORMS["on axes"] else None
+    width = 12 if axes is None else axes.count
+    weights, intercept = RNG.normal(size=(width, m)), RNG.normal(size=m)
+    head = LinearHead(weights, intercept, transform, loss, feature_clip=clip, axes=axes)
     facts = open_head(run)[1]
     kept = ("feature_space", "extraction")
     facts = {"class_names": names} | {k: facts[k] for k in kept}

@@ -117,6 +117,32 @@ def check_onnx(out, run, features, source):
     return session
 
 
+def test_a_head_on_public_axes_is_exported_with_its_backbone(
+    pictures, weights, tmp_path
+):
+    """With and without a unit norm: timm's own classifier has the axes inside."""
+    public = tmp_path / "public"
+    for path in paths(pictures):
+        turned = Image.open(path).transpose(Image.Transpose.ROTATE_90)
+        place = public / path.relative_to(pictures)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        turned.save(place)
+    declared = Classes(class_names(",".join(CLASSES)), False, False)
+    extract(
+        ExtractOptions(public, tmp_path / "p.h5", small(weights), declared, check=False)
+    )
+    given = ("--axes-from", tmp_path / "p.h5", "--axes-count", 3)
+    for more in ((), ("--no-unit-norm", "--feature-clip", 1e3)):
+        folder = tmp_path / f"fit {len(more)}"
+        folder.mkdir()
+        run, features = fitted_on(folder, pictures, small(weights), *given, *more)
+        assert open_head(run)[0].axes.count == 3
+        export(run, "timm", folder / "timm", weights)
+        check_timm(folder / "timm", run, features, pictures)
+    export(run, "onnx", folder / "onnx", weights)
+    check_onnx(folder / "onnx", run, features, pictures)
+
+
 def test_timm_loads_a_head_without_unit_norm_by_itself(pictures, weights, tmp_path):
     import timm
     from safetensors.torch import load_file, save_file

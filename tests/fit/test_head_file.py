@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dphead.fit.head_file import open_head, save_head
+from dphead.privacy.axes import PublicAxes
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
@@ -20,8 +21,24 @@ HEADS = {
 }
 
 
-def head(transform, loss="softmax"):
-    return LinearHead(RNG.normal(size=(4, 3)), RNG.normal(size=3), transform, loss)
+def head(transform, loss="softmax", axes=None):
+    width = 4 if axes is None else axes.count
+    weights = RNG.normal(size=(width, 3))
+    return LinearHead(weights, RNG.normal(size=3), transform, loss, axes=axes)
+
+
+def test_a_head_on_axes_comes_back_and_scores_the_same(tmp_path):
+    axes = PublicAxes(np.linalg.qr(RNG.normal(size=(4, 2)))[0])
+    saved = head(HEADS["unit"], axes=axes)
+    save_head(tmp_path, saved, FACTS)
+    loaded, _ = open_head(tmp_path)
+    x = RNG.normal(size=(20, 4)).astype(np.float32)
+    assert loaded.n_features == 4 and len(loaded.weights) == 2
+    assert np.array_equal(loaded.scores(x), saved.scores(x))
+    wrong = LinearHead(np.zeros((3, 3)), np.zeros(3), axes=axes)
+    save_head(tmp_path, wrong, FACTS)
+    with pytest.raises(ValueError, match="one row per axis"):
+        open_head(tmp_path)
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -1,0 +1,97 @@
+"""Compute principal axes of public rows, and give private rows on these axes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.decomposition import PCA
+from threadpoolctl import threadpool_limits
+
+from dphead.privacy.axes import PublicAxes
+from dphead.privacy.contract import Block, Known, Rows
+
+_WIDEST_COVARIANCE = 4096  # columns; wider rows have few axes found iteratively; chosen
+_LEAST_SPREAD = 1e-10  # of the last axis, beside the first one: less is rounding
+
+
+class RowsOnAxes:
+    """Yield the blocks of rows, mapped to public axes.
+
+    Parameters
+    ----------
+    rows : Rows
+        The rows.
+    axes : PublicAxes
+        The axes.
+    """
+
+    def __init__(self, rows: Rows, axes: PublicAxes) -> None:
+        self._rows, self._axes = rows, axes
+        self.n_rows, self.n_features = rows.n_rows, axes.count
+        self.group_cap = rows.group_cap
+        self.has_sets = getattr(rows, "has_sets", False)
+
+    @property
+    def within(self) -> np.ndarray:
+        """Return (n_rows,) bool: True for the rows within their group's cap."""
+        rows: Any = self._rows  # with a group cap
+        return rows.within
+
+    def blocks(
+        self, indices: np.ndarray | None = None, known: Known | None = None
+    ) -> Iterator[Block]:
+        """Yield the blocks of the rows. A block without features stays so."""
+        for block in self._rows.blocks(indices, known):
+            has_features = block.x.shape[1] > 0
+            x = self._axes.rows(block.x) if has_features else block.x
+            yield replace(block, x=x)
+
+
+def principal_axes(x: np.ndarray, count: int) -> PublicAxes:
+    """Return the principal axes of public rows, largest variance first.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n, n_features)
+        Public rows. Each is divided by its norm first. Rows that are zero or not finite
+        are left out.
+    count : int
+        Number of axes.
+
+    Returns
+    -------
+    PublicAxes
+        The axes. Their signs do not depend on the library that computes them.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer usable rows than axes, or the rows do not span so many.
+
+    References
+    ----------
+    Pinto, Hu, Yang, Sanyal 2023, "PILLAR: How to make semi-private learning more
+    effective".
+    """
+    x = np.asarray(x, np.float64)
+    with np.errstate(all="ignore"):
+        norms = np.linalg.norm(x, axis=1)
+        used = np.isfinite(norms) & (norms > 0)
+    x = x[used] / norms[used, None]
+    most = min(len(x) - 1, x.shape[1])
+    todo = "Pass more public rows, or a smaller `--axes-count` (`axes_count`)."
+    if most < count:
+        raise ValueError(
+            f"{count} axes need more than {count} public rows and at least as many "
+            f"columns, got {len(x)} usable rows of {x.shape[1]} columns. {todo}"
+        )
+    narrow = x.shape[1] <= min(_WIDEST_COVARIANCE, len(x))
+    kind = "covariance_eigh" if narrow else "arpack" if count < most else "full"
+    # One thread gives one machine's axes the same bits in every run.
+    with threadpool_limits(1):
+        found = PCA(count, svd_solver=kind, random_state=0).fit(x)
+    spread, axes = found.explained_variance_, np.asarray(found.components_).T
+    if not spread[-1] > _LEAST_SPREAD * spread[0]:
+        raise ValueError(f"The public rows do not span {count} axes. {todo}")
+    return PublicAxes(axes)

@@ -1,0 +1,230 @@
+"""Public axes of a fit: what is refused, and that a head on axes is what it says."""
+
+import shutil
+
+import numpy as np
+import pytest
+from commands import (
+    CLASSES,
+    NOT_PRIVATE,
+    OF_IMAGES,
+    charges,
+    features_file,
+    fit,
+    fitted,
+    id_of,
+    refusal,
+    report_of,
+    rows,
+    words,
+)
+from dphead_extract.features.format import write_features
+from numpy.testing import assert_array_equal
+
+from dphead import DPAutoClassifier
+from dphead.data.features import load_features
+from dphead.data.on_axes import RowsOnAxes, principal_axes
+from dphead.fit.head_file import open_head
+from dphead.fit.ledgers import image_index
+from dphead.fit.public_axes import axes_of_first, choose_axes
+from dphead.jax import head as functions
+from dphead.privacy.axes import PublicAxes
+from dphead.solvers import Auto, ProblemInfo
+from dphead.solvers.on_axes import OnAxes, number_of_axes
+
+X, Y = rows()
+PUBLIC = rows(seed=1)[0]
+SEEDED = ("--seed", 3, NOT_PRIVATE)
+
+
+@pytest.fixture
+def private(tmp_path):
+    return features_file(tmp_path / "private.h5", **OF_IMAGES)
+
+
+@pytest.fixture
+def public(tmp_path):
+    return features_file(tmp_path / "public.h5", seed=1, **OF_IMAGES)
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+def test_a_head_on_axes_is_the_head_of_the_mapped_rows(private, public, tmp_path):
+    """To the byte, by command and estimator, and in jax."""
+    given = ("--axes-from", public, "--axes-count", 4)
+    fitted("fit", private, "-o", tmp_path / "run", *given, *SEEDED)
+    head, _ = open_head(tmp_path / "run")
+    axes = principal_axes(PUBLIC, 4)
+    assert_array_equal(head.axes.values, axes.values)
+    own = {"epsilon": 1.0, "classes": range(3), "random_state": 3}
+    bare = DPAutoClassifier(**own).fit(axes.rows(X), Y)
+    assert_array_equal(head.weights, bare.head_.weights)
+    assert_array_equal(head.transform.center, bare.head_.transform.center)
+    model = DPAutoClassifier(axes_from=PUBLIC, axes_count=4, **own).fit(X, Y)
+    assert_array_equal(model.head_.weights, head.weights)
+    assert model.n_features_in_ == 12 and model.coef_.shape == (3, 4)
+    assert_array_equal(model.decision_function(X), head.scores(X))
+    assert_array_equal(head.scores(X), bare.decision_function(axes.rows(X)))
+    found = functions.scores(functions.of_model(model), X)
+    scale = np.abs(head.scores(X)).max()
+    assert np.abs(found - head.scores(X)).max() < 1e-5 * scale
+
+
+def test_report_and_statement_declare_the_public_rows(private, public, tmp_path):
+    given = ("--axes-from", public, "--axes-count", 4)
+    said = fit(private, tmp_path / "run", *given).out
+    report = report_of(tmp_path / "run")
+    assert report["data"]["axes"] == {
+        "count": 4,
+        "n_rows": 240,
+        "dataset_id": id_of(public),
+    }
+    assert report["data"]["n_features"] == 12
+    assert "4 public axes" in words(said)
+    stated = "4 principal axes of 240 other images, which were declared public"
+    assert stated in words(report["statement"])
+    assert (
+        "240 images for axes of the head" in (tmp_path / "run/report.html").read_text()
+    )
+    fitted("predict", tmp_path / "run", public, "-o", tmp_path / "p.csv")
+
+
+def test_more_rows_need_no_axes():
+    facts = ProblemInfo(500, 1280, 10, mu=0.27)  # 50 rows of a class at epsilon 1
+    assert number_of_axes(facts) == 60
+    assert number_of_axes(ProblemInfo(1500, 1280, 10, mu=0.27)) == 200
+    assert number_of_axes(ProblemInfo(5000, 1280, 10, mu=0.27)) == 0
+    assert number_of_axes(ProblemInfo(500, 128, 10, mu=0.27)) == 0
+
+
+def test_a_fit_that_axes_do_not_help_has_none_and_says_so(private, public, tmp_path):
+    """12 columns are few, whatever the noise."""
+    said = fit(private, tmp_path / "run", "--axes-from", public, *SEEDED).out
+    fit(private, tmp_path / "bare", *SEEDED)
+    heads = [open_head(tmp_path / name)[0] for name in ("run", "bare")]
+    assert heads[0].axes is None
+    assert_array_equal(heads[0].weights, heads[1].weights)
+    assert "no public axes" in words(said)
+    assert report_of(tmp_path / "run")["data"]["axes"]["count"] == 0
+
+
+def shares_an_image(private, public):
+    for path, more in ((private, 7), (public, 8)):
+        found = np.array([1, 2, 3, more], np.uint64) << np.uint64(8)
+        image_index().add(id_of(path), found)
+
+
+def renamed(private, public):
+    shutil.copyfile(private, public)
+
+
+def of_the_same_data_set(private, public):
+    public.unlink()
+    features_file(public, n=200, dataset_id=id_of(private), **OF_IMAGES)
+
+
+def of_another_backbone(private, public):
+    public.unlink()
+    features_file(public, backbone="resnet34", transform={"mean": None})
+
+
+def of_bad_rows(private, public):
+    public.unlink()
+    x, valid = np.zeros((240, 12), np.float32), np.arange(240) < 9
+    write_features(public, x, Y, CLASSES, valid=valid, **OF_IMAGES)
+
+
+def of_few_directions(private, public):
+    public.unlink()
+    x = np.random.default_rng(0).normal(size=(240, 3)) @ np.eye(3, 12)
+    write_features(public, x.astype(np.float32), Y, CLASSES, **OF_IMAGES)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (renamed, "shares the data set with the training rows"),
+        (of_the_same_data_set, "shares the data set with the training rows"),
+        (shares_an_image, "shares 3 images with the training rows"),
+        (of_another_backbone, "has different features"),
+        (of_bad_rows, "got 0 usable rows"),
+        (of_few_directions, "do not span 4 axes"),
+    ],
+)
+def test_rows_that_are_not_public_or_give_no_axes_are_refused(
+    private, public, tmp_path, change, said
+):
+    """A renamed file, rows extracted again and a subset among them; nothing is
+    charged.
+    """
+    change(private, public)
+    given = ("--axes-from", public, "--axes-count", 4)
+    assert said in words(refusal("fit", private, "-o", tmp_path / "run", *given))
+    with pytest.raises(ValueError, match=said.split()[0]):
+        DPAutoClassifier(axes_from=public, axes_count=4).fit(private)
+    assert charges() == 0
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"axes_count": 4}, "needs public images"),
+        ({"axes_from": PUBLIC, "axes_count": 12}, "must be below the 12 columns"),
+        ({"axes_from": PUBLIC[:, :5], "axes_count": 4}, "must have the 12 columns"),
+        ({"axes_from": PUBLIC[:4], "axes_count": 4}, "need more than 4 public rows"),
+        ({"axes_from": X[:50], "axes_count": 4}, "shares memory with `X`"),
+    ],
+)
+def test_wrong_arrays_of_public_rows_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        DPAutoClassifier(classes=range(3), **given).fit(X, Y)
+
+
+def test_bad_public_rows_are_left_out_and_lengths_do_not_matter():
+    hostile = np.vstack([PUBLIC * 3, np.zeros((2, 12)), np.full((2, 12), np.nan)])
+    found, wanted = principal_axes(hostile, 4), principal_axes(PUBLIC, 4)
+    # rounding to float32 of rows three times as long moves an axis by less than 1e-5
+    np.testing.assert_allclose(found.values, wanted.values, atol=1e-5)
+    spread = np.var(PUBLIC / np.linalg.norm(PUBLIC, axis=1)[:, None] @ found.values, 0)
+    assert np.all(np.diff(spread) < 0)
+
+
+def test_streamed_rows_on_axes_are_those_in_memory_and_keep_their_groups(tmp_path):
+    groups = np.arange(240) // 3
+    path = features_file(tmp_path / "f.h5", group=groups)
+    axes = principal_axes(PUBLIC, 4)
+    parts = []
+    for memory in (0, 2**30):
+        source, file = load_features(path, None, memory, 2)
+        with file:
+            mapped = RowsOnAxes(source, axes)
+            assert mapped.group_cap == 2 and mapped.within.sum() == 160
+            blocks = list(mapped.blocks(np.arange(0, 240, 7)))
+            blocks += mapped.blocks()
+            known = [b.x.shape[1] for b in mapped.blocks(known=lambda slots: True)]
+            assert memory or set(known) == {0}
+        used = [(b.index[b.index >= 0], b.x[b.index >= 0]) for b in blocks]
+        parts.append([np.concatenate(one) for one in zip(*used, strict=True)])
+    for one, other in zip(*parts, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_all_processes_use_the_axes_of_the_first_one():
+    class Hosts:
+        sent = PublicAxes(np.eye(12, 4)).values.tobytes()
+
+        def bytes_from_first(self, own):
+            return self.sent
+
+    own = OnAxes(Auto(), principal_axes(PUBLIC, 4), "digest")
+    assert_array_equal(axes_of_first(own, Hosts()).axes.values, np.eye(12, 4))
+    other = OnAxes(Auto(), principal_axes(PUBLIC, 3), "digest")
+    assert axes_of_first(other, Hosts()) is other  # `agree` refuses these plans
+    assert axes_of_first(Auto(), Hosts()) == Auto()
+
+
+def test_a_resume_finds_axes_of_other_public_rows(private):
+    """By their digest in the plan's hash, not by bits of the axes."""
+    made = [OnAxes(Auto(), PublicAxes(np.eye(12, 4)), name) for name in ("a", "b")]
+    again = OnAxes(Auto(), principal_axes(PUBLIC, 4), "a")
+    assert repr(made[0]) == repr(again) != repr(made[1])
+    assert choose_axes(None, None, ProblemInfo(240, 12, 3), None) is None
