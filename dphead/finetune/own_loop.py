@@ -50,10 +50,9 @@ from dphead.fit.run_folder import (
     check_folder,
     locked,
     noted,
-    public_facts,
     write_report,
 )
-from dphead.planning.plan import make_plan
+from dphead.planning.plan import make_plan, public_facts
 from dphead.privacy.atomic_write import write_atomically
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
