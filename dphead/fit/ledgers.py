@@ -185,7 +185,8 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
     counted = counted_in(rows.dataset_id)
     declared = rows.people or _declared_in(counted)
     # another file with its id can be declared, as by an import
-    if declared is None and not (has_home() and people_index().knows(rows.dataset_id)):
+    index = people_index() if has_home() else None
+    if declared is None and not (index and index.knows(rows.dataset_id)):
         return None
     found = rows.path or "the source of images"
     if rows.ids is None:
@@ -200,7 +201,7 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
             f"{found} does not name. Type {rows.command()} with the name of the "
             "system, and --new-people if that was declared."
         )
-    people = People(people_index(), declared["system"])
+    people = People(index, declared["system"])
     if declared["new"] and counted == rows.dataset_id:  # it was not merged later
         people = replace(people, new=True)
     same = people.shared_id in (None, counted)

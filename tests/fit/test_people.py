@@ -660,89 +660,90 @@ def by_study(folder, one):
     """The rows of `one` in the groups of another column."""
     rows = dict(np.load(one.with_suffix(".npz")))
     rows["group"] = [f"S-{i // 3}" for i in range(len(rows["label"]))]
-    np.savez(folder / "study.npz", **rows)
-    output = folder / "study.h5"
-    given = ("--classes", 2, "--dataset-id", id_of(one), "-o", output)
-    fitted("features", "import", folder / "study.npz", *given)
-    return output
+    table = folder / f"study-{one.stem}.npz"
+    np.savez(table, **rows)
+    given = ("--classes", 2, "--dataset-id", id_of(one), "-o", table.with_suffix(".h5"))
+    fitted("features", "import", table, *given)
+    return table.with_suffix(".h5")
 
 
-def test_a_ledger_takes_fits_of_one_group_column(store, tmp_path, clinic):
+def charge_groups(features, where=None, cap=2):
+    """Charge a fit of the file's groups, without a row."""
+    with open_features(features) as file:
+        rows = RowGroups.of(file)
+    book, people = (
+        open_ledger(where, counted_in(id_of(features))),
+        declared_people(rows),
+    )
+    with charging(book, rows=rows, people=people):
+        given = {"epsilon": 1.0, "delta": 1e-3, "description": "", "plan_hash": ""}
+        given["groups"] = rows.digests() if people is None else None
+        book.reserve([s.row() for s in specs(1, 8.0, group_cap=cap)], **given)
+
+
+def test_a_ledger_takes_fits_of_one_group_column(tmp_path, clinic, monkeypatch):
     """Fits by patient and by study would not add up for a patient."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one = made(tmp_path, "one", 0)
     again = made(tmp_path, "again", 0, "--dataset-id", id_of(one))
     study = by_study(tmp_path, one)
-    fitted("fit", one, "-o", tmp_path / "r1", *FIT)
-    fitted("fit", again, "-o", tmp_path / "r2", *FIT, "--group-cap", 3)
-    command = ("fit", study, "-o", tmp_path / "no", *FIT)
-    assert "have other groups or other rows" in refusal(*command)
+    charge_groups(one)
+    charge_groups(again, cap=3)
+    with pytest.raises(LedgerError, match="have other groups or other rows"):
+        charge_groups(study)
+    said = refusal("fit", study, "-o", tmp_path / "no", *FIT)
+    assert "have other groups or other rows" in said
     book = open_ledger(None, id_of(one))
     shown = json.dumps(book.facts()) + json.dumps(book.fits())
     assert hashlib.sha256(open_features(one).group.tobytes()).hexdigest() not in shown
     # declared ids decide, but only if the earlier fits have them too
-    fitted("ledger", "people", clinic, study, "--new-people")
-    assert "fits of a file with other groups" in refusal(*command)
-    assert "fits of a file with other groups" in refusal(
-        "ledger", "people", clinic, study
-    )
+    module.declare_people(study, clinic, True)
+    with pytest.raises(LedgerError, match="fits of a file with other groups"):
+        charge_groups(study)
+    with pytest.raises(LedgerError, match="fits of a file with other groups"):
+        module.declare_people(study, clinic, False)
     assert fits_of(one) == 2 and counted_in(id_of(one)) == id_of(one)
-    fitted("ledger", "people", clinic, one, "--new-people")
-    fitted(*command)
+    module.declare_people(one, clinic, True)
+    charge_groups(study)
 
 
 def test_groups_of_another_home_are_not_compared_and_refused(tmp_path, monkeypatch):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one, ledger = made(tmp_path, "one", 0), tmp_path / "ledger.sqlite"
-    command = ("fit", one, *FIT, "--ledger", ledger, "-o")
-    fitted(*command, tmp_path / "r1")
+    charge_groups(one, ledger)
     own = ledger_home()
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
-    assert "under another key of people" in refusal(*command, tmp_path / "no")
+    with pytest.raises(LedgerError, match="under another key of people"):
+        charge_groups(one, ledger)
     (tmp_path / "home/people/key").write_bytes((own / "people/key").read_bytes())
-    fitted(*command, tmp_path / "r2")
+    charge_groups(one, ledger)
 
 
-def test_a_moved_ledger_compares_its_groups_by_both_keys(tmp_path, monkeypatch, team):
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    one = made(tmp_path, "one", 0)
-    study = by_study(tmp_path, one)
-    fitted("fit", one, "-o", tmp_path / "r1", *FIT)
-    fitted("ledger", "move", one, team.url(CLIENT))
-    on_server(team, monkeypatch)
-    assert "other groups" in refusal("fit", study, "-o", tmp_path / "no", *FIT)
-    fitted("fit", one, "-o", tmp_path / "r2", *FIT)
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
-    on_server(team, monkeypatch)
-    assert "other groups" in refusal("fit", study, "-o", tmp_path / "no", *FIT)
-    fitted("fit", one, "-o", tmp_path / "r3", *FIT)
-
-
-def test_the_groups_of_a_moved_ledger_are_declared_first(
+def test_a_moved_ledger_compares_its_groups_by_both_keys(
     tmp_path, clinic, monkeypatch, team
 ):
-    """Its digest is under the key of the home, and the declaration is on the server."""
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    one = made(tmp_path, "one", 0)
-    study, fit = by_study(tmp_path, one), ("fit", "-o", tmp_path / "run", *FIT)
-    charge_groups(one)
-    fitted("ledger", "move", one, team.url(CLIENT))
+    one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 60)
+    studies = [by_study(tmp_path, features) for features in (one, two)]
+    for features in (one, two):
+        charge_groups(features)
+        book = open_ledger(None, id_of(features))
+        module.move_ledger(book, team.url(CLIENT))
     on_server(team, monkeypatch)
-    fitted("ledger", "people", clinic, study, "--new-people")
-    assert "fits of a file with other groups" in refusal(*fit, study)
-    fitted("ledger", "people", clinic, one, "--new-people")
-    charge_groups(study)
-
-
-def charge_groups(features):
-    """Charge a fit of the file's groups, without a row."""
-    with open_features(features) as file:
-        rows = RowGroups.of(file)
-    book = open_ledger(None, id_of(features))
-    with charging(book, rows=rows, people=declared_people(rows)):
-        given = {"epsilon": 1.0, "delta": 1e-3, "description": "", "plan_hash": ""}
-        groups = rows.digests() if declared_people(rows) is None else None
-        rows_of = [spec.row() for spec in specs(1, 8.0, group_cap=2)]
-        book.reserve(rows_of, **given, groups=groups)
+    with pytest.raises(LedgerError, match="have other groups"):
+        charge_groups(studies[0])
+    # the declaration is on the server, and the digest under the key of the home
+    module.declare_people(studies[1], clinic, True)
+    with pytest.raises(LedgerError, match="fits of a file with other groups"):
+        charge_groups(studies[1])
+    module.declare_people(two, clinic, True)
+    charge_groups(studies[1])
+    charge_groups(one)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
+    on_server(team, monkeypatch)
+    with pytest.raises(LedgerError, match="have other groups"):
+        charge_groups(studies[0])
+    charge_groups(one)
 
 
 def test_a_declaration_between_the_opening_and_the_charge_is_seen(
@@ -797,12 +798,13 @@ def test_a_ledger_of_an_id_system_takes_no_rows_that_are_not_declared_here(
     fitted("ledger", "people", clinic, one, "--new-people")
     ledger = ledger_home() / "ledgers" / f"{id_of(one)}.sqlite"
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
-    command = ("fit", one, *FIT, "--ledger", ledger, "-o", tmp_path / "run")
-    said = refusal(*command)
-    assert f"belongs to the id system {clinic}" in said
-    assert f"ledger people {clinic} {one} --new-people" in words(said)
-    fitted("ledger", "people", clinic, one, "--new-people")
-    fitted(*command)
+    with pytest.raises(
+        LedgerError, match=f"belongs to the id system {clinic}"
+    ) as found:
+        charge_groups(one, ledger)
+    assert f"ledger people {clinic} {one} --new-people" in str(found.value)
+    module.declare_people(one, clinic, True)
+    charge_groups(one, ledger)
 
 
 def test_an_import_of_a_home_declares_on_a_server_that_is_set_later(
