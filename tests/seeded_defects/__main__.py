@@ -65,10 +65,11 @@ def main(words: list[str]) -> int:
         ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
     ):
         # all mutants are of the same code, whatever is edited meanwhile
-        snapshot = copy(ROOT, Path(folder))
-        healthy = pool.submit(
-            baseline, snapshot, sorted({t for m in mutants for t in m["tests"]})
-        )
+        snapshot = copy(ROOT, Path(folder), "*.pyc", ".*")
+        tests = sorted({t for m in mutants for t in m["tests"]})
+        # each copy has the bytecode of all that its defect does not edit
+        pytest(snapshot, "--collect-only", ALIVE, *tests, bytecode=True)
+        healthy = pool.submit(baseline, snapshot, tests)
         killed, alive = 0, []
         outcomes = pool.map(lambda m: run(snapshot, m), mutants)
         for mutant, outcome in zip(mutants, outcomes, strict=True):
@@ -122,6 +123,9 @@ def run(snapshot: Path, mutant: dict[str, Any]) -> Outcome:
             if problem:
                 return Outcome(reason=problem)
             (tree / edit["file"]).write_text(text)
+            of_it = f"__pycache__/{Path(edit['file']).stem}.*"
+            for compiled in (tree / edit["file"]).parent.glob(of_it):
+                compiled.unlink()
         if summed_by_numpy(mutant):
             for library in (tree / "dphead/sums/kernels").glob("*.so"):
                 library.unlink()
@@ -152,14 +156,13 @@ def summed_by_numpy(mutant: dict[str, Any]) -> bool:
     return all(definitions) and not any("tests/sums/" in t for t in mutant["tests"])
 
 
-def copy(root: Path, folder: Path) -> Path:
-    """A copy of the project without what it has built, but for the compiled kernels."""
+def copy(root: Path, folder: Path, *but: str) -> Path:
+    """A copy of what runs of the project and its tests, but for some files."""
     for name in COPIED:
         source = root / name
         if source.is_dir():
-            shutil.copytree(
-                source, folder / name, ignore=shutil.ignore_patterns("*.pyc", ".*")
-            )
+            ignored = shutil.ignore_patterns(*but)
+            shutil.copytree(source, folder / name, ignore=ignored)
         else:
             shutil.copy(source, folder / name)
     return folder
