@@ -3,6 +3,9 @@ PY := .venv/bin/python
 .PHONY: install demo tour docs notebooks smoke test coverage lint bench gpu tables \
 	plans mutants lowest lowest-torch
 
+# Containers often set it. Each process that a test starts would then compile dphead anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .venv/.ready: pyproject.toml setup.py $(wildcard dphead/sums/kernels/*.[ch])
 	test -x $(PY) || python3 -m venv .venv
 	$(PY) -m pip install --quiet --editable '.[extract,dev]'
