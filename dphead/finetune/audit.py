@@ -3,8 +3,7 @@
 An audit has only a few rows.
 """
 
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -57,12 +56,11 @@ def audited(
             f"--shape, got {facts.n_features}. Correct one of the two."
         )
     s = settings.resolved(facts.n_rows)
-    model = ModelSpec(**{f.name: getattr(s, f.name) for f in fields(ModelSpec)})
+    model = ModelSpec(**s.of(ModelSpec))
     network = Network(NetworkSpec(model, shape, facts.n_classes, pixels=False))
     sums = _UsedRows(network, batch=16)
     # an audit takes the summation backend from the statistic
     statistic = replace(network.statistic, block_sum=lambda: sums)
-    own: dict[str, Any] = {f.name: getattr(s, f.name) for f in fields(Step)}
     epoch = s.epoch_steps(facts.n_rows)
     return NetworkDescent(
         statistic,
@@ -71,5 +69,5 @@ def audited(
         epoch_steps=epoch,
         sampling_prob=1.0 if epoch > 1 else (s.batch_size or 0) / facts.n_rows,
         noise_multiplier=s.noise_multiplier,
-        **own,
+        **s.of(Step),
     )

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -430,8 +430,7 @@ def network_spec(
     std: Scale | None = None,
 ) -> NetworkSpec:
     """Return the network that the settings describe, and its inputs."""
-    own = {f.name: getattr(settings, f.name) for f in fields(ModelSpec)}
-    model = ModelSpec(**own)
+    model = ModelSpec(**settings.of(ModelSpec))
     scale = pixel_scale(model, shape[0], mean, std)
     views = (settings.views, settings.augment)
     return NetworkSpec(model, shape, n_classes, pixels, *scale, *views)
@@ -480,7 +479,6 @@ def make_training(
         others=others,
         epoch_steps=s.epoch_steps(facts.n_rows) if s.sampling != "poisson" else None,
     )
-    own: dict[str, Any] = {f.name: getattr(s, f.name) for f in fields(Step)}
     solver = NetworkDescent(
         network.statistic,
         network.start,
@@ -489,6 +487,6 @@ def make_training(
         epoch_steps=found.epoch_steps,
         noise_multiplier=found.noise_multiplier or None,
         normalization=normalization,
-        **own,
+        **s.of(Step),
     )
     return solver, make_plan(solver, facts, **vars(target)), found

@@ -365,6 +365,10 @@ class Settings(Step, ModelSpec):
             return 1
         return max(1, round(n_rows / self.batch_size))
 
+    def of(self, kind: type[ModelSpec | Step]) -> dict[str, Any]:
+        """Return the settings that are fields of a base class."""
+        return {one.name: getattr(self, one.name) for one in fields(kind)}
+
     def record(self) -> dict[str, Any]:
         """Return the settings that apply, as JSON data.
 
