@@ -35,7 +35,9 @@ from dphead.solvers.auto_rules import (
     center_share,
     count_share,
     is_faint,
+    is_narrow,
     is_strong,
+    narrow_descent,
     number_of_steps,
     rate,
 )
@@ -115,6 +117,7 @@ class Auto:
       signal.
     - Steps are longer if classes are well separated (`AdaptiveStepSize`), unless `move`
       or `prior` is set, or labels are sets of classes.
+    - Steps are more and longer if rows have few features (`is_narrow`).
     - The head is the last iterate, not the moving average, if noise hides many classes
       (`is_faint`).
     - Features are scaled by a noisy standardization if n·μ is at least twice their
@@ -278,10 +281,13 @@ class Auto:
         # `rate` needs n·mu of the gradients, not of the whole budget
         left *= 1 - self._counts_share(facts)
         strength = facts.mu * facts.n_rows * math.sqrt(left)
-        steps = self.steps or number_of_steps(facts)
         softmax = self.descent.loss == "softmax"
         near = self.prior is not None and softmax and not is_strong(facts)
-        move = self.move or (PRIOR_MOVE_LOGITS if near else MOVE_LOGITS)
+        steps, move = number_of_steps(facts), PRIOR_MOVE_LOGITS if near else MOVE_LOGITS
+        # tested for softmax without a prior only
+        if softmax and self.prior is None and is_narrow(facts):
+            steps, move = narrow_descent(facts)
+        steps, move = self.steps or steps, self.move or move
         last = softmax and self.prior is None and is_faint(facts)
         return replace(
             self.descent,

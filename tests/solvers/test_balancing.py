@@ -48,12 +48,14 @@ def test_without_noise_the_intercept_alone_moves_by_the_log_of_the_frequencies(m
 
 
 def test_rare_classes_are_found_and_the_class_mean_is_higher():
-    """By 10 points here: all draws are of the same seeds."""
+    """By 10 points here: all draws are of the same seeds. With less noise, `auto` finds
+    them anyway, because it takes longer paths on few features.
+    """
     x, y = uneven(0)
     new, label = uneven(1, (3000, 3000, 3000))
     facts = ProblemInfo(len(x), D, M)
     plain, balanced = (
-        right(fit(made("auto", facts, balanced=own), x, y, 2.0), new, label)
+        right(fit(made("auto", facts, balanced=own), x, y, 0.5), new, label)
         for own in (False, True)
     )
     assert balanced > plain + 0.1
