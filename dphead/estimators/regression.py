@@ -37,9 +37,11 @@ from dphead.solvers.settings import check_settings, typed
 class DPRegressor(RegressorMixin, HeadEstimator):
     """Fit a ridge regression of a bounded number, with differential privacy.
 
-    The fit releases a noisy mean and a noisy Gram matrix of centered rows, with the
-    target as a further column. The weights follow from these values. If a row or its
-    target is not finite, the row adds zero to every sum.
+    The fit releases a noisy mean and a noisy Gram matrix of centered rows. With little
+    noise, the target is a further column of the matrix, which gives the weights. With
+    much noise, and many features of rows of norm 1, six noisy sums of clipped residuals
+    give the weights. If a row or its target is not finite, the row adds zero to every
+    sum.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.decomposition import PCA
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LinearRegression, Ridge
 
 from dphead.fit.head_file import open_head, save_head
 from dphead.planning.plan import make_plan
@@ -35,6 +35,15 @@ SOLVERS = [
 ]
 UNIT = [PrincipalComponents(2), RidgeRegression(target_weight=0.5)]
 each_solver = pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+MUCH_NOISE = 0.5  # a mu, for N rows of D features
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_features_take_steps():
+    """Take the steps of wide rows on the short rows of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dphead.solvers.regression._FEWEST_FEATURES", 1)
+        yield
 
 
 def data(seed=0):
@@ -45,14 +54,16 @@ def data(seed=0):
     return x.astype(np.float32)
 
 
-def exchange(solver, x):
+def exchange(solver, x, mu=1.0):
     """What a solver asks that is told exact sums, and its head."""
-    facts = ProblemInfo(*x.shape, 1, mu=1.0)
-    clips = {release.label: release.clip_norm for release in solver.plan(facts)}
+    facts = ProblemInfo(*x.shape, 1, mu=mu)
+    planned = iter(solver.plan(facts))
 
     def exact(ask):
+        release = next(planned)
+        assert ask.label == release.label
         how = (ask.statistic, ask.params)
-        rows = [per_example(*how, row, 0, clips[ask.label]) for row in x]
+        rows = [per_example(*how, row, 0, release.clip_norm) for row in x]
         return Released(np.sum(rows, axis=0), 0.0)
 
     return answered(solver, facts, exact)
@@ -90,12 +101,48 @@ def rows_for(solver, x, target):
 
 
 @cache
-def scaled(solver):
-    """Unit rows, the request for their Gram matrix, its clip norm, and the head."""
+def scaled(solver, mu=1.0):
+    """Unit rows, the last request for their sum, its clip norm, and the head."""
     rows = rows_for(solver, *unit_data())
-    (*_, ask), head = exchange(solver, rows)
-    assert ask.label == "gram"
-    return rows, ask, solver.plan(ProblemInfo(*rows.shape, 1))[-1].clip_norm, head
+    (*_, ask), head = exchange(solver, rows, mu)
+    clip = solver.plan(ProblemInfo(*rows.shape, 1, mu=mu))[-1].clip_norm
+    return rows, ask, clip, head
+
+
+def test_with_much_noise_a_regression_follows_clipped_residuals():
+    """The first residuals are those of the mean. A step without noise brings the head
+    near least squares, although most residuals are clipped.
+    """
+    solver, (x, target) = RidgeRegression(), unit_data()
+    rows = rows_for(solver, x, target)
+    asks, head = exchange(solver, rows, MUCH_NOISE)
+    assert [ask.label for ask in asks[:3]] == ["row count", "mean", "gram"]
+    assert {ask.label for ask in asks[3:]} == {"residuals"}
+    assert asks[2].params.transform.scale[D] == 0  # the target is not in it
+    first = asks[3].params
+    z = np.pad(float_rows(first.transform, rows), ((0, 0), (0, 1)), constant_values=0.5)
+    # rows have 20 bits, and the target's column is an eighth of the target
+    residuals = z @ first.weights[:, 0].astype(float) - 1
+    assert_allclose(residuals, first.transform.center[D] - target, atol=3e-5)
+    plain = LinearRegression().fit(x, target)
+    left = np.var(target - head.scores(x)[:, 0]) / np.var(target)
+    assert left < 1.05 - plain.score(x, target)
+    for other in (RidgeRegression(ridge=0.1), RidgeRegression(row_norm=1.0)):
+        assert exchange(other, rows, MUCH_NOISE)[0][-1].label == "gram"
+
+
+def test_wide_rows_of_a_regression_share_the_budget_with_the_steps():
+    facts = ProblemInfo(N, D, 1)
+    plan = make_plan(RidgeRegression(), facts, epsilon=0.5, delta=1e-5)
+    assert 0.499 < plan.epsilon_spent() <= 0.5
+    count, mean, gram, *steps = plan.specs
+    assert len({step.noise_multiplier for step in steps}) == 1
+    norms = [step.clip_norm / np.hypot(1, 0.5) for step in steps]
+    assert_allclose(norms, [0.5, 0.5, 0.3, 0.3, 0.2, 0.2])
+    assert gram.clip_norm == 1
+    parts = [sum(s.noise_multiplier**-2 for s in p) for p in ([count, mean], steps)]
+    total = sum(s.noise_multiplier**-2 for s in plan.specs)
+    assert_allclose(np.array(parts) / total, [0.1, 0.9 * 0.6])
 
 
 def test_the_typical_length_is_the_root_of_the_mean_squared_distance():
@@ -149,16 +196,19 @@ hostile_row = st.tuples(
 )
 
 
-@pytest.mark.parametrize("solver", UNIT, ids=repr)
+@pytest.mark.parametrize(
+    "solver, mu", [*((one, 1.0) for one in UNIT), (RidgeRegression(), MUCH_NOISE)]
+)
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("compiled", [True, False])
 @settings(max_examples=20)
 @given(first=hostile_row, second=hostile_row)
 def test_no_hostile_row_moves_a_scaled_sum_by_more_than_its_sensitivity(
-    solver, relation, first, second, compiled
+    solver, mu, relation, first, second, compiled
 ):
     """In whole numbers, with no slack. The last row is there or not, or is replaced."""
-    rows, ask, clip, _ = scaled(solver)
+    rows, ask, clip, _ = scaled(solver, mu)
+    assert ask.label == ("gram" if mu == 1 else "residuals")
     center = ask.params.transform.center
 
     def last(kind, length, seed):
@@ -204,7 +254,8 @@ def test_without_noise_the_regression_is_scikit_learns():
 @each_solver
 def test_a_count_a_mean_and_a_gram_matrix_are_all_that_is_released(solver):
     facts = ProblemInfo(N, D, 1)
-    plan = make_plan(solver, facts, epsilon=1.0, delta=1e-5)
+    # little noise, so that a regression takes no steps on residuals
+    plan = make_plan(solver, facts, epsilon=4.0, delta=1e-5)
     labels = [spec.label for spec in plan.specs]
     of_the_mean = ["row count", "mean"] if solver.mean_share else []
     assert labels == [*of_the_mean, "gram"]
@@ -213,4 +264,4 @@ def test_a_count_a_mean_and_a_gram_matrix_are_all_that_is_released(solver):
     assert norms == pytest.approx([norm] * len(norms))
     shares = np.array([1 / spec.noise_multiplier**2 for spec in plan.specs])
     assert shares[-1] / shares.sum() == pytest.approx(1 - solver.mean_share)
-    assert 0.99 < plan.epsilon_spent() <= 1.0
+    assert 3.96 < plan.epsilon_spent() <= 4.0
