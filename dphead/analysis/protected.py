@@ -9,7 +9,7 @@ from typing import Any
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
-_TELLING = 0.4  # widest interval that is still informative; chosen
+_TELLING = 0.2  # widest interval that is still informative; chosen
 NETWORK = "finetune "  # prefix of the method name of a trained network
 
 

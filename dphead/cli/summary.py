@@ -170,15 +170,17 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     if expected is not None:
         low, high, middle = (100 * expected[k] for k in ("low", "high", "accuracy"))
         between = tied(f"{low:.1f} to {high:.1f} %")
-        yield (
-            f"{tied(f'{middle:.1f} %')} expected on {name_new(report)} (90 % interval: "
-            f"{between}), from released numbers only{publish}"
-        )
         if is_vague(expected):
             unit = "groups" if report["guarantee"]["group_cap"] else things
             yield (
-                f"! too few {unit} for a precise estimate: more {unit} or a larger "
-                "epsilon make this interval narrower"
+                f"! unknown on {name_new(report)}: too few {unit} for a precise "
+                f"estimate from released numbers. More {unit}, a larger epsilon, or "
+                f"test {things} of your own help"
+            )
+        else:
+            yield (
+                f"{tied(f'{middle:.1f} %')} expected on {name_new(report)} (90 % "
+                f"interval: {between}), from released numbers only{publish}"
             )
     yield from worst_class(report)
     if test is None:

@@ -120,6 +120,8 @@ GAP_PER_PARAMETER = 0.45
 # Relative standard deviation of gaps up to GAP_KNOWN; above, it falls with the root of
 # the gap. expected: 93 % of 264 intervals of 90 % held.
 GAP_RELATIVE_SD, GAP_KNOWN = 0.6, 0.03
+# Up to so many classes, large gaps are not known better; expected, "Two classes".
+FEW_CLASSES = 5
 NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
 
 

@@ -13,6 +13,7 @@ from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
 from dphead.solvers.auto_rules import (
+    FEW_CLASSES,
     GAP_KNOWN,
     GAP_PER_PARAMETER,
     GAP_RELATIVE_SD,
@@ -35,16 +36,18 @@ class Expectation:
     """Hold the expected accuracy on new rows, and its standard deviation.
 
     `kept` is the share of the rows that are counted, or 1 if noise explains the rest.
+    `careful` replaces the accuracy and its deviation in the estimate.
     """
 
     accuracy: float
     sd: float
     kept: float = 1.0
+    careful: tuple[float, float] | None = None
 
     @property
     def estimate(self) -> AccuracyEstimate:
         """Return the accuracy with its 90 % interval."""
-        return interval(self.accuracy, self.sd, NORMAL_95)
+        return interval(*(self.careful or (self.accuracy, self.sd)), NORMAL_95)
 
 
 def expected_accuracy(
@@ -73,8 +76,16 @@ def on_all_classes(
     `overfit` and `_on_new` describe the parameters.
     """
     chance = 1 / facts.n_classes
-    gap = min(overfit(facts, descent, seen, units), max(0.0, seen - chance))
-    return Expectation(*_on_new(facts, seen, noise, units, gap))
+    most = max(0.0, seen - chance)
+    gap = min(overfit(facts, descent, seen, units), most)
+    found = _on_new(facts, seen, noise, units, gap)
+    careful = None
+    if facts.n_classes <= FEW_CLASSES and facts.group_cap == 1:
+        # Heads of high accuracy have small gaps, and noise can feign such an accuracy.
+        likely = max(chance, seen - noise)
+        gap = min(overfit(facts, descent, likely, units), most)
+        careful = _on_new(facts, seen, noise, units, gap, known=gap)
+    return Expectation(*found, careful=careful)
 
 
 def expected_of_classes(
@@ -112,7 +123,12 @@ def expected_of_classes(
 
 
 def _on_new(
-    facts: ProblemInfo, seen: float, noise: float, units: float, gap: float
+    facts: ProblemInfo,
+    seen: float,
+    noise: float,
+    units: float,
+    gap: float,
+    known: float = GAP_KNOWN,
 ) -> tuple[float, float]:
     """Return the accuracy on new rows, and its standard deviation.
 
@@ -128,13 +144,15 @@ def _on_new(
         Number of independent units among the used rows.
     gap : float
         Expected loss of accuracy on new rows.
+    known : float
+        Gap above which gaps are known better, relative to their size.
     """
     # binomial variance of a share of `units` trials, not 0 where all rows are correct
     sampling = max(seen * (1 - seen), 1 / units) / units
-    # Large gaps are known better, relative to their size. With groups they are not: the
-    # gap is 0.1 to 2 times the gap of independent groups, by how alike a group's rows
-    # are, which is private (benchmarks/results/expected, "Other people").
-    known = GAP_KNOWN if facts.group_cap == 1 else gap
+    # With groups, large gaps are not known better: the gap is 0.1 to 2 times the gap of
+    # independent groups, by how alike a group's rows are, which is private
+    # (benchmarks/results/expected, "Other people").
+    known = known if facts.group_cap == 1 else gap
     gap_variance = GAP_RELATIVE_SD**2 * gap * min(gap, known)
     sd = math.sqrt(noise**2 + sampling + gap_variance)
     return seen - gap, sd

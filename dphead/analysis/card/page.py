@@ -238,7 +238,7 @@ def expected_bar(report: dict[str, Any]) -> Bar | None:
         return None
     bar = _interval_bar(f"expected on {name_new(report)}", found)
     # the interval holds in fewer than 90 % of fits with few groups
-    vague = f"{bar.text}: too uncertain to tell"
+    vague = "unknown, because its 90 % interval is wider than 20 points"
     return replace(bar, text=vague) if is_vague(found) else bar
 
 
