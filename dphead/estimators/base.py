@@ -211,7 +211,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             group_mean=self.group_mean,
         )
         given = public, self.axes_count
-        chosen = choose_axes(*given, budget.budgeted(data.facts), data.source)
+        facts = budget.budgeted(data.facts)
+        chosen = choose_axes(*given, facts, data.source, data.hosts)
         if chosen is None or (axes := chosen.axes) is None:
             return data, chosen
         facts = chosen.sizes(data.facts)

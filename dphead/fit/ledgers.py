@@ -635,16 +635,16 @@ def _sharing(index: ImageIndex, dataset_id: str) -> list[tuple[str, Overlap | No
 
 
 def shared_images(dataset_id: str, other: str) -> int | None:
-    """Return the number of images that two data sets share, or None if none.
+    """Return the number of images that two data sets share.
 
-    The number is 0 for one data set, and for data sets that one ledger counts.
+    The result is None if the image index does not know the images of both.
     """
-    if counted_in(dataset_id) == counted_in(other):
-        return 0
     if not has_home():
         return None
-    index = image_index()
-    return int(np.isin(index.images(dataset_id), index.images(other)).sum()) or None
+    own, theirs = map(image_index().images, (dataset_id, other))
+    if not (len(own) and len(theirs)):
+        return None
+    return int(np.isin(own, theirs).sum())
 
 
 def _one_file(path: str, other: str | Path) -> bool:

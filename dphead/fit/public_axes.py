@@ -12,7 +12,7 @@ from dphead_extract.features.format import FeaturesFile, check_blocks, open_feat
 from dphead.data.blocks import BLOCK_ROWS
 from dphead.data.on_axes import RowsOnAxes, principal_axes
 from dphead.fit.files import SourceFacts, check_features, file_facts
-from dphead.fit.ledgers import shared_images
+from dphead.fit.ledgers import counted_in, shared_images
 from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo, Solver
@@ -34,11 +34,15 @@ class ChosenAxes:
         Digest of the public rows.
     described : dict
         The report's `data.axes`.
+    compared : bool
+        Whether the public images were compared with the training images, for the data
+        holder alone.
     """
 
     axes: PublicAxes | None
     made_of: str
     described: dict[str, Any]
+    compared: bool
 
     def sizes(self, facts: ProblemInfo) -> ProblemInfo:
         """Return the public sizes of rows on the axes."""
@@ -54,23 +58,12 @@ def on_axes(rows: Rows, solver: Solver[Any]) -> Rows:
     return RowsOnAxes(rows, solver.axes) if isinstance(solver, OnAxes) else rows
 
 
-def axes_of_first(solver: Solver[Any], hosts: Hosts) -> Solver[Any]:
-    """Return a solver with the axes of process 0, bit for bit, if it has axes.
-
-    Another processor's axes can have other last bits. If the public rows differ, the
-    axes stay, and `agree` finds that the plans differ.
-    """
-    if not isinstance(solver, OnAxes):
-        return solver
-    own = solver.axes.values
-    first = np.frombuffer(hosts.bytes_from_first(own.tobytes()), own.dtype)
-    if first.size != own.size:
-        return solver
-    return replace(solver, axes=PublicAxes(first.reshape(own.shape)))
-
-
 def choose_axes(
-    given: Any, count: int | None, facts: ProblemInfo, source: SourceFacts
+    given: Any,
+    count: int | None,
+    facts: ProblemInfo,
+    source: SourceFacts,
+    hosts: Hosts | None = None,
 ) -> ChosenAxes | None:
     """Return the axes of public rows for a fit, or None without public rows.
 
@@ -84,6 +77,10 @@ def choose_axes(
         Public sizes of the private rows, with the budget.
     source : SourceFacts
         What is public about the private rows.
+    hosts : Hosts, optional
+        The processes of the fit. All get the axes of process 0, bit for bit, because
+        another processor's can differ. If public rows differ, the axes stay, and
+        `agree` refuses the plans.
 
     Raises
     ------
@@ -91,6 +88,22 @@ def choose_axes(
         If the public rows have other features, are too few, or share the data set or
         images with the private rows. Images decide this for the data holder alone.
     """
+    chosen = _chosen(given, count, facts, source)
+    axes = chosen and chosen.axes
+    if hosts is None:
+        return chosen
+    # each process sends, because another one may have public rows
+    own = np.empty(0, np.float32) if axes is None else axes.values
+    first = np.frombuffer(hosts.bytes_from_first(own.tobytes()), own.dtype)
+    if chosen is None or axes is None or first.size != own.size:
+        return chosen
+    return replace(chosen, axes=PublicAxes(first.reshape(own.shape)))
+
+
+def _chosen(
+    given: Any, count: int | None, facts: ProblemInfo, source: SourceFacts
+) -> ChosenAxes | None:
+    """Return the axes that this process computes (`choose_axes`)."""
     if given is None:
         if count is not None:
             raise ValueError(
@@ -106,32 +119,37 @@ def choose_axes(
         )
     if isinstance(given, str | PathLike):
         with open_features(Path(given)) as file:
-            _check_public(file, source)
+            compared = _check_public(file, source)
             x, made_of = _spread_rows(file), file_facts(file)["features"]
             origin = {"n_rows": file.n_rows, "dataset_id": file.dataset_id}
     else:
-        x = _public_array(given, facts.n_features)
+        x, compared = _public_array(given, facts.n_features), False
         made_of = hashlib.sha256(x.tobytes()).hexdigest()
         origin = {"n_rows": len(x), "dataset_id": None}
         x = x[_spread(np.arange(len(x)), x.shape[1])]
     described = {"count": count, **origin}
     axes = principal_axes(x, count) if count else None
-    return ChosenAxes(axes, f"{made_of} {count}", described)
+    return ChosenAxes(axes, f"{made_of} {count}", described, compared)
 
 
-def _check_public(file: FeaturesFile, source: SourceFacts) -> None:
-    """Raise ValueError unless a file has the features of other images."""
+def _check_public(file: FeaturesFile, source: SourceFacts) -> bool:
+    """Return whether a file's images were compared with the training images.
+
+    Raises ValueError unless the file has the features of other images.
+    """
     own = source.extraction["backbone"]
     check_features(file, source.feature_space, source.n_features, own)
     if source.dataset_id is None:
-        return
+        return False
     shared = shared_images(source.dataset_id, file.dataset_id)
-    if shared is not None:
-        what = f"{shared:,} images" if shared else "the data set"
+    one = counted_in(source.dataset_id) == counted_in(file.dataset_id)
+    if one or shared:
+        what = "the data set" if one else f"{shared:,} images"
         raise ValueError(
             f"--axes-from {file.path} shares {what} with the training rows, so it is "
             "not public. Use images that need no protection."
         )
+    return shared is not None
 
 
 def _spread_rows(file: FeaturesFile) -> np.ndarray:

@@ -32,7 +32,7 @@ from dphead.fit.loop import Progress
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
 from dphead.fit.processes import given_options, joined, software
-from dphead.fit.public_axes import axes_of_first, choose_axes, on_axes
+from dphead.fit.public_axes import choose_axes, on_axes
 from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
     beside_others,
@@ -81,8 +81,9 @@ def fit_files(
     Returns
     -------
     dict
-        "report", "test", "seconds" and "head". "test" holds the test metrics, which are
-        private unless `test_is` is "public".
+        "report", "compared", "test", "seconds" and "head". "compared" is that of
+        `About`. "test" holds the test metrics, which are private unless `test_is` is
+        "public".
 
     Raises
     ------
@@ -103,9 +104,7 @@ def fit_files(
             only_cpu = options.backend in ("numpy", "reference")
             hosts = opened.enter_context(joined(options.processes, only_cpu))
         rows, file = _open_rows(options, opened)
-        plan, about = plan_head(options, rows, file)
-        if hosts is not None:
-            plan = replace(plan, solver=axes_of_first(plan.solver, hosts))
+        plan, about = plan_head(options, rows, file, hosts)
         given = (options, rows, file)
         if hosts is not None and not hosts.first:
             head = _prepare(plan, about, *given, hosts).serve()
@@ -129,6 +128,7 @@ def fit_files(
     seconds = time.perf_counter() - start
     return {
         "report": report,
+        "compared": about.compared,
         "test": tested.metrics,
         "seconds": seconds,
         "head": result.trained,
@@ -184,7 +184,10 @@ def plan_fits(
 
 
 def plan_head(
-    options: FitOptions, rows: FeaturesRows, file: FeaturesFile
+    options: FitOptions,
+    rows: FeaturesRows,
+    file: FeaturesFile,
+    hosts: Hosts | None = None,
 ) -> tuple[FitPlan[LinearHead], About]:
     """Plan the releases from the options and the file's public facts.
 
@@ -205,7 +208,8 @@ def plan_head(
     facts = public_facts(rows, n_classes, options.relation, options.nominal_n)
     caps = options.group_cap, options.group_mean
     budgeted = options.target("auto", *caps).budgeted(facts)
-    chosen = choose_axes(options.axes_from, options.axes_count, budgeted, source)
+    given = options.axes_from, options.axes_count
+    chosen = choose_axes(*given, budgeted, source, hosts)
     if chosen is not None:
         facts = chosen.sizes(facts)
     method = make_method(options.method, facts, options.settings, options.preset)
@@ -222,6 +226,7 @@ def plan_head(
         + (" group means" if options.group_mean else ""),
         rows=file.config_hash,
         axes=chosen and chosen.described,
+        compared=chosen is None or chosen.axes is None or chosen.compared,
         warnings=(*check_delta(options, plan, facts), *ungrouped),
     )
     return plan, about

@@ -24,9 +24,10 @@ from numpy.testing import assert_array_equal
 from dphead import DPAutoClassifier
 from dphead.data.features import load_features
 from dphead.data.on_axes import RowsOnAxes, principal_axes
+from dphead.fit.files import source_of_arrays
 from dphead.fit.head_file import open_head
 from dphead.fit.ledgers import image_index
-from dphead.fit.public_axes import axes_of_first, choose_axes
+from dphead.fit.public_axes import choose_axes
 from dphead.jax import head as functions
 from dphead.privacy.axes import PublicAxes
 from dphead.solvers import Auto, ProblemInfo
@@ -80,11 +81,18 @@ def test_report_and_statement_declare_the_public_rows(private, public, tmp_path)
     }
     assert report["data"]["n_features"] == 12
     assert "4 public axes" in words(said)
+    assert "could not compare the images of --axes-from" in words(said)
     stated = "4 principal axes of 240 other images, which were declared public"
     assert stated in words(report["statement"])
     assert (
         "240 images for axes of the head" in (tmp_path / "run/report.html").read_text()
     )
+    for path, image in ((private, 1), (public, 2)):
+        image_index().add(id_of(path), np.array([image], np.uint64) << np.uint64(8))
+    said = fit(private, tmp_path / "again", *given).out
+    assert "could not compare" not in words(said)
+    again = report_of(tmp_path / "again")["data"]["axes"]
+    assert again == report["data"]["axes"]  # published: nothing of the comparison
     fitted("predict", tmp_path / "run", public, "-o", tmp_path / "p.csv")
 
 
@@ -215,11 +223,13 @@ def test_all_processes_use_the_axes_of_the_first_one():
         def bytes_from_first(self, own):
             return self.sent
 
-    own = OnAxes(Auto(), principal_axes(PUBLIC, 4), "digest")
-    assert_array_equal(axes_of_first(own, Hosts()).axes.values, np.eye(12, 4))
-    other = OnAxes(Auto(), principal_axes(PUBLIC, 3), "digest")
-    assert axes_of_first(other, Hosts()) is other  # `agree` refuses these plans
-    assert axes_of_first(Auto(), Hosts()) == Auto()
+    facts, source = ProblemInfo(240, 12, 3, mu=0.3), source_of_arrays(12, CLASSES)
+    found = choose_axes(PUBLIC, 4, facts, source, Hosts())
+    assert_array_equal(found.axes.values, np.eye(12, 4))
+    # `agree` refuses these plans
+    found = choose_axes(PUBLIC, 3, facts, source, Hosts())
+    assert_array_equal(found.axes.values, principal_axes(PUBLIC, 3).values)
+    assert choose_axes(None, None, facts, source, Hosts()) is None
 
 
 def test_a_resume_finds_axes_of_other_public_rows(private):
@@ -227,4 +237,3 @@ def test_a_resume_finds_axes_of_other_public_rows(private):
     made = [OnAxes(Auto(), PublicAxes(np.eye(12, 4)), name) for name in ("a", "b")]
     again = OnAxes(Auto(), principal_axes(PUBLIC, 4), "a")
     assert repr(made[0]) == repr(again) != repr(made[1])
-    assert choose_axes(None, None, ProblemInfo(240, 12, 3), None) is None
