@@ -107,6 +107,7 @@ def team():
 def pytest_collection_finish():
     """Keep the libraries' million objects out of every search for garbage."""
     gc.freeze()
+    gc.set_threshold(10_000)  # jax adds a millisecond to each search
     gc.enable()
 
 

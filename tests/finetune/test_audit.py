@@ -43,7 +43,7 @@ def prepared(relation="zero_out", **steps):
 def test_a_network_shows_as_much_as_it_claims_and_no_more(relation):
     solver, plan, problem = prepared(relation)
     claim = auditing.claim_of(plan)
-    found = auditing.attack(solver, plan, [problem], 24, confidence=SURE)
+    found = auditing.attack(solver, plan, [problem], 12, confidence=SURE)
     assert found["passed"]
     assert found["mu_lower_bound"] <= claim.mu
     # at the clip, the canary is all that a row can be (under replace_one two rows would

@@ -211,7 +211,7 @@ def test_a_streamed_fit_keeps_its_bound(tmp_path):
 
     (VmHWM, as getrusage's maximum starts from the peak of this process.)
     """
-    n, d, block = 368_640, 512, 8192
+    n, d, block = 1_114_112, 128, 8192
     names = {"class_names": ["a", "b", "c"], "classes_declared": "classes-flag"}
     header = Header(n, d, block_rows=block, **names)
     x = np.random.default_rng(0).standard_normal((block, d)).astype(np.float32)
@@ -220,7 +220,7 @@ def test_a_streamed_fit_keeps_its_bound(tmp_path):
         while writer.next_row < n:
             writer.append(x, {"labels": y})
         writer.finish()
-    options = "--method dp-ls --delta 1e-6 --backend numpy --memory"
+    options = "--method dp-ls --delta 1e-7 --backend numpy --memory"
     command = ("fit", tmp_path / "f.h5", "-o", tmp_path / "run", *options.split())
     small = python(FIT, *command, "1MB")
     need = int(re.search(r"Use --memory (\d+)MB", small.err)[1])

@@ -95,7 +95,7 @@ def test_empty_batches_happen_and_still_release_noise():
     """
     n = 4
     prob = 0.2
-    times = 1000
+    times = 500
     rows = Watched(np.ones((n, D), np.float32), np.zeros(n, int))
     values = release_many(
         ClassSums(M), Params(), rows, times, 4, sampling_prob=prob
@@ -161,7 +161,7 @@ def test_full_batches_ask_for_no_sample():
 
 
 STEPS = 7
-EPOCHS = 200
+EPOCHS = 120
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,7 @@ def neighbors(specs, other, relation):
 
 @pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @pytest.mark.parametrize("relation", RELATIONS)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     transform=st.sampled_from(TRANSFORMS),
     compiled=st.booleans(),
@@ -233,7 +233,7 @@ def grid_error(statistic, params, x, clip_norm):
 
 
 @pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     transform=st.sampled_from(TRANSFORMS),
     specs=st.lists(a_row, min_size=1, max_size=5),

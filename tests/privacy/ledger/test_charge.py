@@ -6,7 +6,8 @@ import sqlite3
 
 import numpy as np
 import pytest
-from core import python, reserve
+from commands import Fork
+from core import reserve
 from ledgers import DELTA, X, Y, damaged, resumed, run_release, specs, stored
 
 from dphead.data.arrays import ArrayRows
@@ -62,8 +63,8 @@ release(ClassSums(3), Params(), Dying(x, y), spec, **parts)
 def test_a_killed_run_resumes_reusing_what_was_released_and_redrawing_what_was_not(
     tmp_path, when
 ):
-    crashed = python(CRASH, tmp_path, when)
-    assert crashed.returncode == -signal.SIGKILL, crashed.err
+    crashed = Fork(tmp_path, CRASH, tmp_path, when).wait()
+    assert crashed.code == -signal.SIGKILL, crashed.err
     fit_id, first = crashed.out.split()
     ledger = Ledger(tmp_path / "l.sqlite")
     assert len(ledger.events()) == 1
@@ -128,7 +129,8 @@ except LedgerError as error:
 
 def test_a_second_process_on_the_same_fit_is_refused(tmp_path):
     fit = stored(tmp_path)
-    other = python(SECOND, tmp_path / "l.sqlite", fit.fit_id, tmp_path / "run")
+    given = (tmp_path / "l.sqlite", fit.fit_id, tmp_path / "run")
+    other = Fork(tmp_path, SECOND, *given).wait()
     assert "Another process runs the fit" in other.out
     with pytest.raises(LedgerError, match="Another process"):
         resumed(fit, tmp_path / "run")

@@ -6,8 +6,10 @@ import contextlib
 import math
 
 import pytest
-from core import python, reserve
+from commands import Fork
+from core import reserve
 from ledgers import DELTA, specs
+from scipy.optimize import brentq
 
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy import accounting
@@ -55,13 +57,14 @@ def test_what_remains_for_a_fit_is_what_the_filter_takes(path, q, sigma):
     left = ledger.remaining(kind, DELTA)
     alone = accounting.compose_epsilon(kind, DELTA)
     assert 0 < left < 2.0
-    low, high = 1e-3, 1e3  # factors of the noise for which the epsilon is `left`
-    # until high / low is below 1 + 1e-6
-    for _ in range(26):
-        factor = math.sqrt(low * high)
-        found = [GaussianEvent(sigma * factor, q, 50)]
-        larger = accounting.compose_epsilon(found, DELTA) > left
-        low, high = (factor, high) if larger else (low, factor)
+
+    def excess(log_factor):
+        found = [GaussianEvent(sigma * math.exp(log_factor), q, 50)]
+        return accounting.compose_epsilon(found, DELTA) - left
+
+    # the factor of the noise for which the epsilon is `left`
+    high = math.exp(brentq(excess, -1.0, 3.0, xtol=1e-7) + 2e-7)
+    assert excess(math.log(high)) <= 0 < excess(math.log(high * (1 - 1e-6)))
     assert (alone > left) == (high > 1)
     with pytest.raises(
         LedgerError, match=r"epsilon [\d.]+ remaining for a fit like this one"
@@ -414,8 +417,9 @@ def test_concurrent_processes_cannot_exceed_the_budget(path):
     """Four processes ask for 24 fits at once; the budget has room for exactly 7."""
     ledger = Ledger(path)
     ledger.set_budget(1.0, DELTA)
-    started = [python(SPEND, path, sigma_for(1.0, 7), wait=False) for _ in range(4)]
-    done = [int(p.communicate(timeout=600)[0]) for p in started]
+    given = (path.parent, SPEND, path, sigma_for(1.0, 7))
+    started = [Fork(*given) for _ in range(4)]
+    done = [int(process.wait().out) for process in started]
     assert sum(done) == 7 == len(ledger.fits())
     assert accounting.compose_epsilon(ledger.events(), DELTA) <= 1.0 * (1 + 1e-9)
 
