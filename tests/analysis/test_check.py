@@ -226,15 +226,26 @@ def test_a_center_that_nothing_released(run):
         write_json(run / name, json.loads(text))
     change(run, ledger={"path": "/nowhere"})
     assert names(run) == ["data-dependent preprocessing"]
-    tensors = {
-        k: v for k, v in load_file(run / "head.safetensors").items() if k != "center"
-    }
-    save_file(tensors, run / "head.safetensors")
+    with_tensors(run, center=None)
+    assert names(run) == []
+
+
+def test_axes_that_nobody_declared_public(run):
+    with_tensors(run, axes=np.eye(12, dtype=np.float32))
+    assert names(run) == ["data-dependent preprocessing"]
+    change(run, data={"axes": {"count": 12, "n_rows": 50, "dataset_id": None}})
+    assert names(run) == []
+
+
+def with_tensors(run, **tensors):
+    """Write other tensors into the head; None removes one."""
+    found = load_file(run / "head.safetensors") | tensors
+    kept = {name: value for name, value in found.items() if value is not None}
+    save_file(kept, run / "head.safetensors")
     digest = sha256((run / "head.safetensors").read_bytes()).hexdigest()
     change(run, provenance={"tensors_sha256": digest})
     facts = json.loads((run / "head.json").read_text())
     write_json(run / "head.json", facts | {"tensors_sha256": digest})
-    assert names(run) == []
 
 
 # --- private metrics ------------------------------------------------------------------

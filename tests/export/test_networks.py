@@ -19,6 +19,7 @@ from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes, class_names
 from exports import documented, resnet, without_dphead
+from features import edited
 from numpy.testing import assert_allclose
 from PIL import Image
 
@@ -117,32 +118,6 @@ def check_onnx(out, run, features, source):
     return session
 
 
-def test_a_head_on_public_axes_is_exported_with_its_backbone(
-    pictures, weights, tmp_path
-):
-    """With and without a unit norm: timm's own classifier has the axes inside."""
-    public = tmp_path / "public"
-    for path in paths(pictures):
-        turned = Image.open(path).transpose(Image.Transpose.ROTATE_90)
-        place = public / path.relative_to(pictures)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        turned.save(place)
-    declared = Classes(class_names(",".join(CLASSES)), False, False)
-    extract(
-        ExtractOptions(public, tmp_path / "p.h5", small(weights), declared, check=False)
-    )
-    given = ("--axes-from", tmp_path / "p.h5", "--axes-count", 3)
-    for more in ((), ("--no-unit-norm", "--feature-clip", 1e3)):
-        folder = tmp_path / f"fit {len(more)}"
-        folder.mkdir()
-        run, features = fitted_on(folder, pictures, small(weights), *given, *more)
-        assert open_head(run)[0].axes.count == 3
-        export(run, "timm", folder / "timm", weights)
-        check_timm(folder / "timm", run, features, pictures)
-    export(run, "onnx", folder / "onnx", weights)
-    check_onnx(folder / "onnx", run, features, pictures)
-
-
 def test_timm_loads_a_head_without_unit_norm_by_itself(pictures, weights, tmp_path):
     import timm
     from safetensors.torch import load_file, save_file
@@ -158,6 +133,17 @@ def test_timm_loads_a_head_without_unit_norm_by_itself(pictures, weights, tmp_pa
     x = torch.rand(2, 3, 32, 32)
     with torch.inference_mode():
         torch.testing.assert_close(theirs(x), ours(x))
+    # on public axes: in a head with a unit norm, and inside of timm's own classifier
+    public = tmp_path / "public.h5"
+    shutil.copyfile(features, public)
+    edited(public, lambda file: file.attrs.update(dataset_id="0" * 32), digests=False)
+    for more in ((), ("--no-unit-norm",)):
+        run, out = (tmp_path / f"{name} {len(more)}" for name in ("run", "timm"))
+        given = ("--axes-from", public, "--axes-count", 3, *more)
+        fitted("fit", features, "-o", run, *LS, *given)
+        assert open_head(run)[0].axes.count == 3
+        export(run, "timm", out, weights)
+        check_timm(out, run, features, pictures)
     state = load_file(weights)
     next(iter(state.values())).add_(1)
     save_file(state, tmp_path / "other.safetensors")
@@ -188,7 +174,9 @@ def test_onnx_takes_images_of_any_number(pictures, weights, tmp_path):
 def test_onnx_of_other_features_is_the_head_alone(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     features = features_file(tmp_path / "f.h5")
-    fitted("fit", features, "-o", tmp_path / "run", *LS)
+    public = features_file(tmp_path / "public.h5", seed=1)
+    given = ("--axes-from", public, "--axes-count", 8)
+    fitted("fit", features, "-o", tmp_path / "run", *LS, *given)
     done = export(tmp_path / "run", "onnx", tmp_path / "out")
     assert done.takes == "12 features per row, made by arrays"
     session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx")
