@@ -2,7 +2,7 @@
 
     python -m benchmarks.experiments.axes IMAGES
 
-IMAGES is the folder of `benchmarks.experiments.calibration`. A pair of fits with the
+IMAGES is the folder of results/calibration. A pair of fits with the
 same rows and noise is a line of results/axes/rows.jsonl.
 """
 
