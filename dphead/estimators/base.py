@@ -261,7 +261,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             )
         tuned = "NOT ACCOUNTED"  # other ledgers may have fits on the same arrays
         if self.ledger_.path != IN_MEMORY:
-            tuned = tuning_of([self.preset, *self._options().values()], self.ledger_)
+            chosen = [self.preset, self.axes_count, *self._options().values()]
+            tuned = tuning_of(chosen, self.ledger_)
         facts = {"extraction": self._about.source.extraction}
         self._write_run(folder, tuning, tuned, save_head, facts)
 

@@ -50,7 +50,12 @@ class ChosenAxes:
 
     def solver(self, solver: Solver[Any]) -> Solver[Any]:
         """Return a solver whose head has the axes, if there are any."""
-        return OnAxes(solver, self.axes, self.made_of) if self.axes else solver
+        if self.axes is None:
+            return solver
+        own: Any = solver
+        if getattr(own, "prior", None) is not None:
+            own = replace(own, prior=own.prior.on_axes(self.axes))
+        return OnAxes(own, self.axes, self.made_of)
 
 
 def on_axes(rows: Rows, solver: Solver[Any]) -> Rows:

@@ -302,7 +302,10 @@ def _write(
         result,
         tested=tested,
         declared=options.tuning,
-        tuning=tuning_of([options.preset, *options.settings.values()], result.ledger),
+        tuning=tuning_of(
+            [options.preset, options.axes_count, *options.settings.values()],
+            result.ledger,
+        ),
         sha256=save_head(out, result.trained, facts),
         config=options.config,
     )

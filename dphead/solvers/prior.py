@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dphead.privacy.axes import PublicAxes
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.settings import typed
 
@@ -64,6 +65,14 @@ class PublicPrior:
                 f"classes), got {self._weights.shape}. Use one row for each feature, "
                 "and one column for each class in the order of the classes."
             )
+
+    def on_axes(self, axes: PublicAxes) -> "PublicPrior":
+        """Return the prior for rows on public axes.
+
+        Raises ValueError unless the prior has a row for each of the axes' features.
+        """
+        self.check(axes.n_features, self._weights.shape[1])
+        return PublicPrior(axes.values.T @ self._weights)
 
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
         """Return the start weights for transformed rows.

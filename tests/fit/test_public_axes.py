@@ -70,6 +70,19 @@ def test_a_head_on_axes_is_the_head_of_the_mapped_rows(private, public, tmp_path
     assert np.abs(found - head.scores(X)).max() < 1e-5 * scale
 
 
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+def test_a_prior_has_a_row_for_each_feature_and_is_mapped_too():
+    prior = np.random.default_rng(0).normal(size=(12, 3))
+    own = {"epsilon": 1.0, "classes": range(3), "random_state": 3}
+    on_axes = {"axes_from": PUBLIC, "axes_count": 4, **own}
+    axes = principal_axes(PUBLIC, 4)
+    model = DPAutoClassifier(prior=prior, **on_axes).fit(X, Y)
+    bare = DPAutoClassifier(prior=axes.values.T @ prior, **own).fit(axes.rows(X), Y)
+    assert_array_equal(model.head_.weights, bare.head_.weights)
+    with pytest.raises(ValueError, match=r"must have shape \(12, 3\)"):
+        DPAutoClassifier(prior=prior[:4], **on_axes).fit(X, Y)
+
+
 def test_report_and_statement_declare_the_public_rows(private, public, tmp_path):
     given = ("--axes-from", public, "--axes-count", 4)
     said = fit(private, tmp_path / "run", *given).out
@@ -81,6 +94,7 @@ def test_report_and_statement_declare_the_public_rows(private, public, tmp_path)
     }
     assert report["data"]["n_features"] == 12
     assert "4 public axes" in words(said)
+    assert report["tuning"] == "NOT ACCOUNTED"  # a typed number may follow a result
     assert "could not compare the images of --axes-from" in words(said)
     stated = "4 principal axes of 240 other images, which were declared public"
     assert stated in words(report["statement"])
