@@ -320,16 +320,8 @@ def _check_statement(report: dict[str, Any], plan: Plan, file: Path) -> None:
         raise _changed(
             file, "statement", statement[:60], f"its releases protect {unit}"
         )
-    said = rounded_up(g["epsilon"])
-    # older reports state the nearest number, and delta with six digits
-    known = {
-        (said, as_declared(g["delta"])),
-        (f"{g['epsilon']:.4g}", f"{g['delta']:g}"),
-    }
-    says_private = any(
-        f"({epsilon}, {delta})-differentially private" in statement
-        for epsilon, delta in known
-    )
+    said, delta = rounded_up(g["epsilon"]), as_declared(g["delta"])
+    says_private = f"({said}, {delta})-differentially private" in statement
     says_not_private = "not private" in statement.lower()
     if g["private"] != says_private or g["private"] == says_not_private:
         raise _changed(file, "statement", statement[:60], f"epsilon is {said}")

@@ -349,7 +349,7 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
     report["guarantee"] |= {"epsilon": epsilon, "mu": mu, "rho": mu * mu / 2}
     report["guarantee"]["nominal_epsilon"] = epsilon
     report["statement"] = report["statement"].replace(
-        "(1, 1e-05)", f"({epsilon:.4g}, 1e-05)"
+        "(1, 1e-05)", f"({rounded_up(epsilon)}, 1e-05)"
     )
     copied["fits"][0]["releases"][0]["noise_multiplier"] *= 2
     write_json(run / "report.json", report)
