@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.fit.report import plain
+from dphead.analysis.sealed import plain
 
 RESULTS = Path(__file__).parent / "results"
 

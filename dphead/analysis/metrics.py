@@ -1,6 +1,6 @@
 """Measure a head on labeled rows: accuracy, top-k, worst class, calibration.
 
-The module needs only numpy. Every figure is an exact function of the measured rows. A
+Every figure is an exact function of the measured rows. A
 head's guarantee does not cover these figures.
 """
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.loss import loss_named
+from dphead.solvers.head import LinearHead
 
 _BINS = 15  # bins of the calibration error, as in Guo et al. 2017
 _MOST_CONFUSED = 10  # classes of a matrix that fits on a screen; chosen
@@ -184,6 +185,15 @@ def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
             z = z / 2 if z.shape[1] == 2 else -np.logaddexp(0, -z)
     e = np.exp(z - z.max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)
+
+
+def evaluate_head(
+    head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int
+) -> dict[str, Any]:
+    """Return the metrics of a head on the test rows with a label among the classes."""
+    x, y = test
+    known = (y >= 0) & (y < n_classes)
+    return evaluate_scores(head.scores(x)[known], y[known], head.loss)
 
 
 def evaluate_scores(

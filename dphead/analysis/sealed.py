@@ -22,11 +22,28 @@ _DIGESTS = ("tensors_sha256", "sha256")
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """Write JSON data with its digest, atomically and durably."""
-    facts = json.loads(json.dumps(facts, allow_nan=False))
+    """Write data as plain JSON with its digest, atomically and durably."""
+    facts = json.loads(json.dumps(plain(facts), allow_nan=False))
     facts["sha256"] = _digest(facts)
     text = json.dumps(facts, indent=2, sort_keys=True) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def plain(value: Any) -> Any:
+    """Return data as plain JSON: lists for arrays, texts for inf, nan, functions."""
+    if callable(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

@@ -112,6 +112,6 @@ def releases_table(rows: list[dict[str, Any]], title: str) -> str:
 
 def print_json(data: Any, indent: int | None = 2) -> None:
     """Print data as JSON, with strings for numbers that are not finite."""
-    from dphead.fit.report import plain
+    from dphead.analysis.sealed import plain
 
     click.echo(json.dumps(plain(data), indent=indent, allow_nan=False))

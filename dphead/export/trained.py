@@ -15,7 +15,7 @@ import numpy as np
 from dphead import __version__
 from dphead.analysis.protected import made_of_images, parts_of, public_statement
 from dphead.analysis.records import read_run
-from dphead.fit.report import plain
+from dphead.analysis.sealed import plain
 from dphead.privacy.loss import loss_named
 from dphead.solvers.head import LinearHead
 

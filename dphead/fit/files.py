@@ -18,7 +18,6 @@ from dphead_extract.features.seal import MAGIC
 from dphead_extract.items import name_of
 from dphead_extract.sources.columns import Columns
 
-from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.protected import made_of_images, parts_of
 from dphead.analysis.sealed import explain_damage
 from dphead.data.features import (
@@ -285,15 +284,6 @@ def test_origin(
             "file), or drop --test-is to see the accuracy on your screen only."
         )
     return "training rows"
-
-
-def evaluate_head(
-    head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int
-) -> dict[str, Any]:
-    """Return the metrics of a head on the test rows with a label among the classes."""
-    x, y = test
-    known = (y >= 0) & (y < n_classes)
-    return evaluate_scores(head.scores(x)[known], y[known], head.loss)
 
 
 def measured_rows(

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dphead import __version__
 from dphead.analysis.card.page import template
 from dphead.analysis.ledger_place import named
@@ -25,7 +23,6 @@ from dphead.analysis.protected import (
     stated_guarantee,
 )
 from dphead.analysis.records import SCHEMA
-from dphead.analysis.sealed import write_json
 from dphead.fit.fit import FitResult
 from dphead.fit.ledgers import Elsewhere
 from dphead.fit.options import TUNING
@@ -205,28 +202,3 @@ def ledger_totals(
         "is_sum": ledger.is_sum(),
         "remaining": remaining,
     }
-
-
-def write(path: Path, report: dict[str, Any]) -> None:
-    """Write JSON data with a digest, and inf as a string.
-
-    The write is atomic and durable: after a crash the file is complete or missing.
-    """
-    write_json(path, plain(report))
-
-
-def plain(value: Any) -> Any:
-    """Return data as plain JSON: lists for arrays, texts for inf, nan, functions."""
-    if callable(value):
-        return f"{value.__module__}.{value.__qualname__}"
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    return value

@@ -4,7 +4,7 @@ Process 0 leads the fit and writes the folder. Other processes sum their rows.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from dphead_extract.features.format import FeaturesFile
 
+from dphead.analysis.metrics import evaluate_head
 from dphead.analysis.protected import name_unit
 from dphead.data.features import FeaturesRows, load_features
 from dphead.fit.backends import block_sum
@@ -19,7 +20,6 @@ from dphead.fit.files import (
     check_features,
     check_selection,
     class_names,
-    evaluate_head,
     file_facts,
     measured_rows,
     source_of,
@@ -41,11 +41,12 @@ from dphead.fit.run_folder import (
     check_folder,
     locked,
     try_plans,
+    tuning_of,
     write_report,
 )
 from dphead.planning.methods import make_method
 from dphead.planning.plan import FitPlan, check_unit, make_plan, public_facts
-from dphead.privacy.ledger import Ledger, Tried
+from dphead.privacy.ledger import Tried
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.head import LinearHead
 from dphead.sums.hosts import Hosts, SumOfParts
@@ -258,9 +259,10 @@ def _prepare(
         private_n=options.relation == "add_remove",
     )
     sums, kept = block_sum(options.backend, room.kept)
-    own = on_axes(rows.part(start, stop, room.features), plan.solver)
-    parts = None if hosts is None else SumOfParts(hosts, own)
+    part = rows.part(start, stop, room.features)
+    own = on_axes(part, plan.solver)
     used = own if hosts is None else on_axes(rows, plan.solver)
+    parts = None if hosts is None else SumOfParts(hosts, own)
     fit = Fit(
         plan=plan,
         about=about,
@@ -347,12 +349,3 @@ def _open_test(
             options.test_is,
         )
         return *measured_rows(rows, file, about.source.class_names), origin
-
-
-def tuning_of(settings: Iterable[Any], ledger: Ledger) -> str:
-    """Return the report's `tuning` entry if the options do not set it.
-
-    It is "none" for the first fit of a ledger if all settings are None, the default.
-    """
-    chosen = any(value is not None for value in settings)
-    return "NOT ACCOUNTED" if chosen or len(ledger.fits()) > 1 else "none"

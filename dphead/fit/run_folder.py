@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead.analysis.card.page import page
-from dphead.analysis.sealed import read_json, write_json
+from dphead.analysis.sealed import plain, read_json, write_json
 from dphead.fit import report as reports
 from dphead.fit.fit import About, Fit, FitResult, charge_ledger
 from dphead.fit.ledgers import (
@@ -278,7 +278,7 @@ def charge(fit: Fit[Any], options: RunOptions) -> Charge:
     store = fit_id = None
     if fit.plan.private:
         about = options.repeated() | fit.about.settings | {"rows": fit.about.rows}
-        asked = reports.plain(about)
+        asked = plain(about)
         store = out / "releases"
         if marker is not None:
             if ledger.holds(marker["fit_id"]):
@@ -347,6 +347,15 @@ def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
             f"the ledger {ledger.path} lacks the interrupted fit {marker['fit_id']}. "
             f"{todo}, or choose another folder with -o."
         )
+
+
+def tuning_of(settings: Iterable[Any], ledger: Ledger) -> str:
+    """Return the report's `tuning` entry if the options do not set it.
+
+    It is "none" for the first fit of a ledger if all settings are None, the default.
+    """
+    chosen = any(value is not None for value in settings)
+    return "NOT ACCOUNTED" if chosen or len(ledger.fits()) > 1 else "none"
 
 
 def write_report(
@@ -420,9 +429,9 @@ def write_report(
     }
     if config is not None:
         write_text(out / "run.toml", config)
-    reports.write(out / "ledger.json", {"fits": result.ledger.fits()})
+    write_json(out / "ledger.json", {"fits": result.ledger.fits()})
     write_text(out / "report.html", page(report))
-    reports.write(out / "report.json", report)
+    write_json(out / "report.json", report)
     _tidy(out)
     return report
 

@@ -22,7 +22,7 @@ from commands import (
 
 from dphead.analysis.card.model_card import model_card
 from dphead.analysis.card.page import page
-from dphead.fit.report import write
+from dphead.analysis.sealed import write_json
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_what_is_no_report_or_was_changed_exits_with_2(run, tmp_path):
         "statement": {"statement": report["statement"].replace("(1, ", "(0.1, ")},
     }.items():
         path = tmp_path / f"{name}.json"
-        write(path, report | change)
+        write_json(path, report | change)
         assert name in refusal("check", path)
     (tmp_path / "text.json").write_text("no JSON")
     for path in (
@@ -124,7 +124,7 @@ def test_options_that_are_not_those_of_the_run_are_refused(run):
     assert "run.toml has" in refusal("check", run)
     report = report_of(run)
     report["provenance"]["config_sha256"] = None
-    write(run / "report.json", report)
+    write_json(run / "report.json", report)
     assert "run.toml has" in refusal("check", run)
     options.unlink()
     assert dphead("check", run).code != 2
