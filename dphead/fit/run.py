@@ -225,7 +225,7 @@ def plan_head(
         settings_from=method.source,
         space=f"{file.feature_space}/{options.split}"
         + (" group means" if options.group_mean else ""),
-        rows=file.config_hash,
+        rows=file.config_hash + (f" {chosen.made_of}" if chosen else ""),
         axes=chosen and chosen.described,
         compared=chosen is None or chosen.axes is None or chosen.compared,
         warnings=(*check_delta(options, plan, facts), *ungrouped),

@@ -318,7 +318,8 @@ def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> Non
             if name == "rows":
                 raise ValueError(
                     f"The interrupted run in {out} used other rows. Name its features "
-                    "file or images again, or choose another folder with -o."
+                    "file or images again, and its --axes-from if it has one, or "
+                    "choose another folder with -o."
                 )
             option = f"--{name.replace('_', '-')}"
             if isinstance(value, list | dict):

@@ -9,6 +9,7 @@ from commands import (
     NOT_PRIVATE,
     OF_IMAGES,
     charges,
+    dphead,
     features_file,
     fit,
     fitted,
@@ -30,6 +31,7 @@ from dphead.fit.ledgers import image_index
 from dphead.fit.public_axes import choose_axes
 from dphead.jax import head as functions
 from dphead.privacy.axes import PublicAxes
+from dphead.privacy.ledger.charge import Charge
 from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.on_axes import OnAxes, number_of_axes
 
@@ -246,8 +248,19 @@ def test_all_processes_use_the_axes_of_the_first_one():
     assert choose_axes(None, None, facts, source, Hosts()) is None
 
 
-def test_a_resume_finds_axes_of_other_public_rows(private):
-    """By their digest in the plan's hash, not by bits of the axes."""
+def test_a_resume_finds_axes_of_other_public_rows(
+    private, public, tmp_path, monkeypatch
+):
+    """By the digest of the rows, not by bits of the axes."""
+    run = ("fit", private, "-o", tmp_path / "run", "--axes-count", 4, "--axes-from")
+    with monkeypatch.context() as patch:
+        patch.setattr(Charge, "commit", None)  # ends the fit at its first release
+        with pytest.raises(TypeError):
+            dphead(*run, public)
+    other = features_file(tmp_path / "other.h5", seed=2, **OF_IMAGES)
+    assert "used other rows" in refusal(*run, other)
+    fitted(*run, public)
+    assert charges() == 1
     made = [OnAxes(Auto(), PublicAxes(np.eye(12, 4)), name) for name in ("a", "b")]
     again = OnAxes(Auto(), principal_axes(PUBLIC, 4), "a")
     assert repr(made[0]) == repr(again) != repr(made[1])
