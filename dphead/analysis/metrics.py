@@ -1,6 +1,6 @@
 """Measure a head on labeled rows: accuracy, top-k, worst class, calibration.
 
-Every figure is an exact function of the measured rows. A
+The module needs only numpy. Every figure is an exact function of the measured rows. A
 head's guarantee does not cover these figures.
 """
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dphead.privacy.loss import loss_named
-from dphead.solvers.head import LinearHead
 
 _BINS = 15  # bins of the calibration error, as in Guo et al. 2017
 _MOST_CONFUSED = 10  # classes of a matrix that fits on a screen; chosen
@@ -187,13 +186,12 @@ def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
     return e / e.sum(axis=1, keepdims=True)
 
 
-def evaluate_head(
-    head: LinearHead, test: tuple[np.ndarray, np.ndarray], n_classes: int
+def evaluate_labeled(
+    scores: np.ndarray, labels: np.ndarray, loss: str
 ) -> dict[str, Any]:
-    """Return the metrics of a head on the test rows with a label among the classes."""
-    x, y = test
-    known = (y >= 0) & (y < n_classes)
-    return evaluate_scores(head.scores(x)[known], y[known], head.loss)
+    """Return `evaluate_scores` of the rows with a label among the classes."""
+    known = (labels >= 0) & (labels < scores.shape[1])
+    return evaluate_scores(scores[known], labels[known], loss)
 
 
 def evaluate_scores(

@@ -185,13 +185,13 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
         opened, facts = _open_network(asked, measured=True)
         progress.begin("measuring")
         return saved.measure_network(*opened), facts["class_names"]
-    from dphead.analysis.metrics import evaluate_head
+    from dphead.analysis.metrics import evaluate_labeled
     from dphead.fit import files
 
     with tempfile.TemporaryDirectory() as folder:
         source, split = _features(asked, folder, progress, labeled=True)
         head, facts, x, y = files.open_matching(asked.run, source, split, labeled=True)
-    return evaluate_head(head, (x, y), len(facts["class_names"])), facts["class_names"]
+    return evaluate_labeled(head.scores(x), y, head.loss), facts["class_names"]
 
 
 def _predicted(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from dphead_extract.features.format import FeaturesFile
 
-from dphead.analysis.metrics import evaluate_head
+from dphead.analysis.metrics import evaluate_labeled
 from dphead.analysis.protected import name_unit
 from dphead.data.features import FeaturesRows, load_features
 from dphead.fit.backends import block_sum
@@ -284,7 +284,7 @@ def measure(options: FitOptions, head: LinearHead, test: _TestRows | None) -> Te
     if test is None:
         return NOT_TESTED
     x, y, origin = test
-    metrics = evaluate_head(head, (x, y), head.weights.shape[1])
+    metrics = evaluate_labeled(head.scores(x), y, head.loss)
     return Tested(metrics, options.test_is, origin)
 
 
