@@ -397,7 +397,9 @@ def test_too_few_rows_for_the_noise_are_told_before_the_charge(tmp_path):
     given = {"epsilon": 0.5, "delta": 1e-5, "classes": [0, 1]}
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        with pytest.raises(UserWarning, match="worth about 98 rows of each class"):
+        with pytest.raises(UserWarning, match="worth about 98 rows") as told:
             dphead.DPAutoClassifier(**given, ledger=ledger).fit(x, y)
+        assert "on average. Too few rows: " in str(told.value)
+        assert "comes first: a larger epsilon: 2.9 instead of 0.5; a" in str(told.value)
         assert not ledger.exists()
         dphead.DPAutoClassifier(**given).fit(x[:, :8], y)

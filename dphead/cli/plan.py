@@ -136,13 +136,14 @@ def _check_budget(fits: int, asked: dict[str, Any]) -> None:
 
     from dphead.fit.options import FitOptions
     from dphead.fit.run import plan_fits
+    from dphead.planning.worth import about_noise
 
     epsilons = [e for e in asked.get("epsilons", (1.0,)) for _ in range(fits)]
     names = {f.name for f in fields(FitOptions)}
     given = {name: value for name, value in asked.items() if name in names}
     options = FitOptions(out=Path(os.devnull), **given)
-    totals, tried = plan_fits(options, epsilons)
-    each = ", ".join(as_declared(epsilon) for epsilon in dict.fromkeys(epsilons))
+    totals, tried, plans = plan_fits(options, epsilons)
+    each = ", ".join(map(as_declared, plans))
     n = len(epsilons)
     total = tied(spent_at(tried.spent.epsilon, totals["delta"]))
     delta = tied(f"delta {as_declared(options.delta or 0)}")
@@ -157,6 +158,9 @@ def _check_budget(fits: int, asked: dict[str, Any]) -> None:
         ]
     say("Planned", *lines)
     say("Budget", *budget_lines(totals, options.delta or 0))
+    for epsilon, one in plans.items():
+        worth, *helps = about_noise(one, one.facts, "row")
+        say("Noise", f"at epsilon {as_declared(epsilon)}: {worth}", *helps)
     if tried.refused is not None:
         raise SystemExit(1)
 

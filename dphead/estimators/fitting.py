@@ -381,8 +381,10 @@ class HeadEstimator(PrivateEstimator):
         )
         classes = data.facts.n_classes > 1 and self.random_state is None
         if classes and is_too_little(plan, data.facts) and is_news(self, "noise"):
-            told = " ".join(about_noise(plan, data.facts, "row"))
-            warnings.warn(f"The noise is {told.replace(' ! ', ' ')}.", stacklevel=5)
+            lines = about_noise(plan, data.facts, "row")
+            worth, problem, *helps = (line.removeprefix("! ") for line in lines)
+            told = f"The noise is {worth}. {problem} {'; '.join(helps)}."
+            warnings.warn(told, stacklevel=5)
         return plan, array_sum(plan, self.backend)
 
     def _fit_unclassed(

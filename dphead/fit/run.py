@@ -148,7 +148,7 @@ def _open_rows(
 
 def plan_fits(
     options: FitOptions, epsilons: Sequence[float]
-) -> tuple[dict[str, Any], Tried]:
+) -> tuple[dict[str, Any], Tried, dict[float, FitPlan[LinearHead]]]:
     """Return whether the budget of a data set admits several fits, in their order.
 
     Nothing is charged, and no row is used.
@@ -166,6 +166,8 @@ def plan_fits(
         The ledger's totals, as `try_plans`.
     Tried
         The first fit that the ledger would refuse, if any.
+    dict
+        The plan of each epsilon.
 
     Raises
     ------
@@ -176,12 +178,13 @@ def plan_fits(
         rows, file = _open_rows(options, opened)
         plans = {
             epsilon: plan_head(replace(options, epsilon=epsilon), rows, file)
-            for epsilon in set(epsilons)
+            for epsilon in dict.fromkeys(epsilons)
         }
         about = plans[epsilons[0]][1]
         about = beside_others(about, options.out, options.ledger, options.tuning)
         announced = [plans[epsilon][0].seeded(options.seed) for epsilon in epsilons]
-        return try_plans(announced, about, options.ledger)
+        each = {epsilon: plan for epsilon, (plan, _) in plans.items()}
+        return *try_plans(announced, about, options.ledger), each
 
 
 def plan_head(

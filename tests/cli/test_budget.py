@@ -98,6 +98,7 @@ def test_several_fits_are_tried_on_a_budget_together(features, tmp_path):
     done = fitted(*plan, 12, "--epsilon", 0.5)
     assert "12 fits at epsilon 0.5 and delta 1e-05" in words(done)
     assert "the ledger takes all of them, for a total of epsilon 1.96" in words(done)
+    assert "at epsilon 0.5: worth about" in words(done)
     done = dphead(*plan, 13, "--epsilon", 0.5)
     assert done.code == 1
     assert "! The ledger refuses fit 13 of 13" in words(done)
