@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
 from dphead.privacy.axes import PublicAxes
@@ -88,6 +87,8 @@ def principal_axes(x: np.ndarray, count: int) -> PublicAxes:
         )
     narrow = x.shape[1] <= min(_WIDEST_COVARIANCE, len(x))
     kind = "covariance_eigh" if narrow else "arpack" if count < most else "full"
+    from sklearn.decomposition import PCA  # takes 120 MB, which most fits do not need
+
     # One thread gives one machine's axes the same bits in every run.
     with threadpool_limits(1):
         found = PCA(count, svd_solver=kind, random_state=0).fit(x)

@@ -175,4 +175,5 @@ def test_shards_of_new_people_are_one_data_set(images, index, tmp_path):
         for i in (0, 1)
     }
     assert len(ids) == 1
-    assert len(people.index.images(*ids)) == 16 + 3  # the system, and both shards
+    # the 16 people, the system, and each shard with its groups
+    assert len(people.index.images(*ids)) == 16 + 1 + 2 * 2
