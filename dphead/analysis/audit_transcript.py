@@ -135,7 +135,7 @@ def worst_case(
     Raises
     ------
     ValueError
-        If the plan protects groups and has sampled batches.
+        If the plan protects groups of several rows and has sampled batches.
 
     Notes
     -----
@@ -148,12 +148,13 @@ def worst_case(
     """
     cap = plan.group_cap
     sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
-    if sampled and cap is not None:
+    if sampled and cap not in (None, 1):
         raise ValueError(
             f"`--group-cap {cap}` needs full batches, but this method samples its "
             "batches. Remove `--group-cap`, or choose a method with full batches."
         )
-    copies = 1 if cap is None else min(facts.n_rows, cap + _ROWS_BEYOND_CAP)
+    beyond = 0 if cap is None or sampled else _ROWS_BEYOND_CAP
+    copies = min(facts.n_rows, (cap or 1) + beyond)
     count = 0 if sampled else min(SHARED_ROWS, facts.n_rows - copies)
     axes = np.eye(facts.n_features, 2)
     if seed is not None:

@@ -55,6 +55,17 @@ def name_unit_in(report: dict[str, Any]) -> str:
     return name_unit(report["data"].get("extraction"))
 
 
+def name_counted(report: dict[str, Any]) -> str:
+    """Return what the number of training rows counts: images, rows or groups.
+
+    A group is one row of a network that protects groups.
+    """
+    grouped = report["guarantee"]["group_cap"] is not None
+    if grouped and kind_of(report) == "network":
+        return "groups"
+    return f"{name_unit_in(report)}s"
+
+
 def name_new(report: dict[str, Any]) -> str:
     """Return the name of the rows for which the expected accuracy holds.
 

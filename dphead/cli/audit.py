@@ -76,7 +76,7 @@ def audit(
             f"--sizes {','.join(map(str, sizes))} has fewer than 2 rows or 2 classes. "
             "Type larger sizes, such as 64,4,2."
         )
-    name, solver, target, seed = _made(facts, network, rest)
+    name, solver, target, seed, facts = _made(facts, network, rest)
     plan = make_plan(solver, facts, **vars(target))
     problems = worst_cases(facts, plan, fits)
     with shown("auditing") as progress:
@@ -109,7 +109,7 @@ def audit(
 
 
 def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return name, solver, target and seed of a head's fit or a network's training.
+    """Return name, solver, target, seed and sizes of a fit or a training.
 
     By default, a network has one step on all rows.
     """
@@ -120,8 +120,8 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
         options = options_of_fit(values_of(fit, rest))
         made = make_method(options.method, facts, options.settings, options.preset)
         target = options.target(made.accountant, options.group_cap, options.group_mean)
-        return options.method, made.solver, target, options.seed
-    from dphead.finetune.audit import audited
+        return options.method, made.solver, target, options.seed, facts
+    from dphead.finetune.audit import audited, sizes_of_groups
 
     given = values_of(finetune, (*rest, "--model", network))
     if not (given["steps"] or given["epochs"]):
@@ -130,8 +130,11 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
     options = options_of_training(given)
     if options.shape is None:
         raise ValueError("`--network` needs `--shape`. Add `--shape CHANNELS,H,W`.")
-    solver = audited(options.settings, options.shape, facts)
-    return f"network {network}", solver, options.target("auto"), options.seed
+    cap = options.group_cap
+    solver = audited(options.settings, options.shape, facts, cap)
+    facts = sizes_of_groups(facts, options.shape, cap)
+    target = options.target("auto", *options.groups)
+    return f"network {network}", solver, target, options.seed, facts
 
 
 def _print(r: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from dphead.analysis.protected import (
     is_vague,
     kind_of,
     made_of_images,
+    name_counted,
     name_new,
     name_unit_in,
     own_model,
@@ -61,7 +62,7 @@ def _trained(report: dict[str, Any]) -> str:
     name = str(report["method"]["name"]).removeprefix(NETWORK)
     private_n = report["guarantee"]["neighboring_relation"] == "add_remove"
     rows = ("about " if private_n else "") + tied(
-        f"{data['n_rows']:,} {name_unit_in(report)}s"
+        f"{data['n_rows']:,} {name_counted(report)}"
     )
     if kind_of(report) == "network":
         return f"the network {name}, on {rows}, {data['n_classes']} classes"
@@ -149,21 +150,17 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
 
 
 def _unprotected(report: dict[str, Any]) -> str:
-    """List what is public, and the limits of the unit of privacy.
-
-    Networks have no --group-cap.
-    """
+    """List what is public, and the limits of the unit of privacy."""
     g = report["guarantee"]
     private_n = g["neighboring_relation"] == "add_remove"
     thing = name_unit_in(report)
-    number = "" if private_n else f", the number of {thing}s"
+    number = "" if private_n else f", the number of {name_counted(report)}"
     if g["group_cap"] is not None:
         whom = f"people with {thing}s in a wrong group."
     else:
-        remedy = "" if kind_of(report) == "head" else "dphead fit "
         whom = (
             f"several {thing}s of one person together. To protect people, use "
-            f"{tied(f'{remedy}--group-cap')}."
+            f"{tied('--group-cap.')}"
         )
     return f"Not protected: class names, settings{number}; {whom}"
 

@@ -27,12 +27,20 @@ class _UsedRows(TorchSums):
     ) -> np.ndarray:
         """Add the clipped gradients of the rows that have a class."""
         place = np.flatnonzero(used & (y >= 0))
-        block = Block(place, rows.x[place], y[place])
+        x, images = rows.x[place], self.network.spec.images
+        if images:  # the row's class is that of all its images
+            size = x.shape[1] // images
+            labels = np.where(np.isfinite(x).all(axis=1), y[place], -1)
+            x[:, size - 1 :: size] = labels[:, None]
+        block = Block(place, x, y[place])
         return super().add(ask, block, y[place], place >= 0, out)
 
 
 def audited(
-    settings: Settings, shape: tuple[int, int, int], facts: ProblemInfo
+    settings: Settings,
+    shape: tuple[int, int, int],
+    facts: ProblemInfo,
+    group_cap: int | None = None,
 ) -> NetworkDescent:
     """Return a solver for `dphead.analysis.audit`.
 
@@ -44,6 +52,8 @@ def audited(
         (channels, h, w) of a row.
     facts : ProblemInfo
         The public facts of the audit's rows.
+    group_cap : int, optional
+        Number of images of a row, if groups are protected.
 
     Raises
     ------
@@ -57,7 +67,8 @@ def audited(
         )
     s = settings.resolved(facts.n_rows)
     model = ModelSpec(**s.of(ModelSpec))
-    network = Network(NetworkSpec(model, shape, facts.n_classes, pixels=False))
+    spec = NetworkSpec(model, shape, facts.n_classes, pixels=False)
+    network = Network(replace(spec, images=group_cap or 0))
     sums = _UsedRows(network, batch=16)
     # an audit takes the summation backend from the statistic
     statistic = replace(network.statistic, block_sum=lambda: sums)
@@ -71,3 +82,11 @@ def audited(
         noise_multiplier=s.noise_multiplier,
         **s.of(Step),
     )
+
+
+def sizes_of_groups(
+    facts: ProblemInfo, shape: tuple[int, int, int], group_cap: int | None
+) -> ProblemInfo:
+    """Return the sizes of audited rows: images of a shape, or groups of them."""
+    spec = NetworkSpec(ModelSpec(), shape, facts.n_classes, images=group_cap or 0)
+    return replace(facts, n_features=spec.n_features)

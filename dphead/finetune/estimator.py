@@ -1,7 +1,7 @@
 """Provide a scikit-learn classifier that trains a network on images."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dphead.analysis.metrics import probabilities
-from dphead.data.arrays import declared_dtype
+from dphead.data.arrays import declared_dtype, group_ids
 from dphead.estimators.docstrings import documented
 from dphead.estimators.fitting import PrivateClassifier, named_as_given
 from dphead.estimators.inputs import (
@@ -30,11 +30,12 @@ from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.options import Scale
 from dphead.finetune.processes import usable_device
 from dphead.finetune.rows import ImageRows
-from dphead.finetune.run import make_training, network_spec
+from dphead.finetune.run import group_settings, make_training, network_spec
 from dphead.finetune.saved import read_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
 from dphead.finetune.sources import source_of_pixels
 from dphead.fit.fit import About, RowSizes
+from dphead.fit.options import GROUP_CAP
 from dphead.planning.plan import Target, check_unit, public_facts
 from dphead.solvers.settings import AT_LEAST_ONE, Setting, check_settings, settings_of
 from dphead.sums.verified import VerifiedSum
@@ -74,6 +75,11 @@ class DPFinetuneClassifier(PrivateClassifier):
         Device: "cpu", "cuda", or "cuda:1" for the second GPU.
     bf16 : bool, default=False
         Whether gradients are computed in bfloat16.
+    group_cap : int, default=None
+        Number of images used per group (patient): the first images of the group. The
+        training then protects groups. A group counts once in a batch, with the mean
+        gradient of its images, and `batch_size` counts groups. None protects each
+        image.
     protect : {"image"}, default=None
         "image" protects single images even if `fit` gets groups.
 
@@ -118,6 +124,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     augment: str | None = None
     mean: Scale | None = None
     std: Scale | None = None
+    group_cap: Annotated[int | None, GROUP_CAP] = None
     memory: Annotated[int | None, _MEMORY] = None
     device: Annotated[str, Setting("Device: cpu, cuda or cuda:1.")] = "cpu"
     bf16: Annotated[bool, Setting("Compute gradients in bfloat16.")] = False
@@ -141,8 +148,8 @@ class DPFinetuneClassifier(PrivateClassifier):
         Raises
         ------
         ValueError
-            If the input is unusable, or groups are given without protect="image".
-            Raised before anything is charged.
+            If the input is unusable, or groups are given without `group_cap` or
+            protect="image". Raised before anything is charged.
         """
         check_settings(self)
         X, y = as_arrays(X, y)
@@ -156,7 +163,14 @@ class DPFinetuneClassifier(PrivateClassifier):
         given_labels = label_column(y)
         x = _images(X)
         # labels are read one by one, so that none affects the charge
-        rows = ImageRows(x, positions(given_labels, names))
+        cap = self.group_cap
+        if cap is not None and groups is None:
+            raise ValueError(
+                f"group_cap={cap} needs `groups`, the group of each image. Pass "
+                "`groups`, or drop `group_cap`."
+            )
+        ids = None if groups is None else group_ids(groups, len(x))
+        rows = ImageRows(x, positions(given_labels, names), ids, cap)
         # Use facts.n_rows from here on: under add_remove len(x) is private.
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         ungrouped = check_unit(
@@ -164,11 +178,13 @@ class DPFinetuneClassifier(PrivateClassifier):
             self.protect,
             self.epsilon,
             confirm="protect='image'",
-            instead="a head on features with group_cap=",
+            instead="group_cap=",
+            group_cap=cap,
         )
         settings = self._settings()
         network = self._network(settings, x.shape[1:], len(names))
-        target = Target(self.epsilon, self._delta(), self.relation, self.accountant)
+        budget = (self.epsilon, self._delta(), self.relation, self.accountant)
+        target = Target(*budget, 1, True) if cap else Target(*budget)
         solver, plan, _ = make_training(settings, target, facts, network)
         spec = network.spec
         source = source_of_pixels(
@@ -183,7 +199,7 @@ class DPFinetuneClassifier(PrivateClassifier):
             source=source,
             name=f"finetune {settings.model}",
             preset=self.preset,
-            settings=settings.record(),
+            settings=settings.record() | group_settings(cap),
             settings_from="dphead's defaults",
             space=source.feature_space,
             warnings=tuple(ungrouped),
@@ -223,6 +239,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         own = self.model if isinstance(self.model, nn.Module) else None
         scale = (self.mean, self.std)
         spec = network_spec(settings, shape, n_classes, True, *scale)
+        spec = replace(spec, images=self.group_cap or 0)
         loss: NetworkLoss = self.loss or loss_of
         return Network(spec, usable_device(self.device), self.bf16, own, loss)
 

@@ -231,15 +231,17 @@ class PerExample:
                 p.copy_(weights[start : start + p.numel()].view_as(p))
                 start += p.numel()
 
-    def parts(self, x: Tensor, y: Tensor) -> list[Part]:
+    def parts(self, x: Tensor, y: Tensor, share: Tensor | None = None) -> list[Part]:
         """Return each parameter's gradients of the rows' losses, averaged over views.
 
         Parameters
         ----------
         x : Tensor of shape (k, views, channels, h, w), float32
-            The views of k rows.
+            The views of k rows. With `share`, (k, images, views, ...).
         y : Tensor of shape (k,)
-            The classes.
+            The classes. With `share`, (k, images).
+        share : Tensor of shape (k, images), optional
+            Weights of a group's images: a row's loss is the weighted sum of theirs.
 
         Returns
         -------
@@ -253,8 +255,17 @@ class PerExample:
             row = views, label.expand(len(views))
             return functional_call(self._row, weights | buffers, row)
 
-        found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(
-            weights, x, y
+        def of_group(
+            weights: dict[str, Tensor], views: Tensor, labels: Tensor, share: Tensor
+        ) -> Tensor:
+            losses = vmap(loss, in_dims=(None, 0, 0), randomness="different")
+            return (losses(weights, views, labels) * share).sum()
+
+        of_row: Callable[..., Tensor] = loss if share is None else of_group
+        more = () if share is None else (share,)
+        dims = (None, 0, 0, *(0 for _ in more))
+        found = vmap(grad(of_row), in_dims=dims, randomness="different")(
+            weights, x, y, *more
         )
         return [Part(found[name]) for name in weights]
 

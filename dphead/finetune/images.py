@@ -55,7 +55,7 @@ def load_images(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     index: ImageIndex | None = None,
-    part: range | None = None,
+    part: Sequence[int] | np.ndarray | None = None,
 ) -> tuple[Opened, np.ndarray]:
     """Read the images of an opened source into memory.
 
@@ -70,7 +70,7 @@ def load_images(
         1 or 3. Default: the array's number; 3 for files.
     index : ImageIndex, optional
         Index of known images, which computes digests. None computes no digests.
-    part : range, optional
+    part : sequence of int, optional
         Rows to read. Other rows are zeros and not readable. Default: all rows.
 
     Returns
@@ -105,7 +105,7 @@ def load_images(
     digests: list[list[int]] = []
     reasons: Counter[str] = Counter()
     deep = DeepImages()
-    for row in range(source.n_rows) if part is None else part:
+    for row in map(int, range(source.n_rows) if part is None else part):
         try:
             raw = source.raw(row)
             pixels = source.decode(raw)

@@ -90,6 +90,9 @@ class NetworkSpec:
         De22's augmentation multiplicity K; 0 for none.
     augment : str, default "none"
         "none", "crop", "rrc", "ours" or "simclr".
+    images : int, default 0
+        Largest number of images of a group, if a row is a group: its gradient is the
+        mean over its images, taken before the clip. 0 if a row is one image.
 
     Raises
     ------
@@ -105,6 +108,7 @@ class NetworkSpec:
     std: Scale = 0.25
     views: int = 0
     augment: str = "none"
+    images: int = 0
 
     def __post_init__(self) -> None:
         if (self.augment == "none") != (self.views == 0):
@@ -116,6 +120,20 @@ class NetworkSpec:
                 "--augment applies to images, not to feature maps. Drop --augment and "
                 "--views."
             )
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of values of a row, which `ImageRows` has."""
+        size = int(np.prod(self.shape))
+        return self.images * (size + 1) or size
+
+    def unpacked(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the images (k, images, size) of rows, and their labels (k, images)."""
+        if not self.images:
+            return x[:, None], y[:, None]
+        rows = x.reshape(len(x), self.images, x.shape[1] // self.images)
+        labels = np.where(np.isfinite(rows[..., -1]), rows[..., -1], -1)
+        return rows[..., :-1], labels.astype(np.int64)
 
     def inputs(
         self,
@@ -215,6 +233,8 @@ class Network:
             words += f" batch_norm={own.batch_norm}"
         if given is not loss_of:
             words += f" loss={getattr(given, '__qualname__', repr(given))}"
+        if spec.images:
+            words += f" mean of at most {spec.images} images of a group"
         size = count_parameters(self.model)
         self.statistic = ModelGradient(
             spec.n_classes, size, words, spec.views, spec.augment
@@ -269,7 +289,7 @@ class Network:
         ndarray of shape (n, n_classes), float32
         """
         PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
-        spec = replace(self.spec, views=0, augment="none")
+        spec = replace(self.spec, views=0, augment="none", images=0)
         out = np.empty((len(x), self.spec.n_classes), np.float32)
         batch = max(1, _SCORED_NUMBERS // int(np.prod(spec.shape)))
         with torch.inference_mode():
@@ -343,12 +363,11 @@ class TorchSums:
         Raises ValueError if a row has no gradient.
         """
         spec = self.network.spec
-        device = self.network.device
-        x = np.zeros((rows, int(np.prod(spec.shape))), np.float32)
-        y = torch.zeros(rows, dtype=torch.long, device=device)
+        x = np.zeros((rows, spec.n_features), np.float32)
+        y = np.zeros(rows, np.int64)
         try:
-            parts = self._gradients.parts(spec.inputs(x, 0, device), y)
-            clipped(parts, y == 0, 1.0)
+            parts, keep = self._parts(Block(y, x, y), y == 0)
+            clipped(parts, torch.from_numpy(keep).to(self.network.device), 1.0)
         except torch.cuda.OutOfMemoryError:
             if rows == 1:
                 raise
@@ -371,7 +390,7 @@ class TorchSums:
         if self.network.device.type != "cpu":
             return ""
         rng = np.random.default_rng(0)
-        x = rng.random((self.chunk, int(np.prod(spec.shape))), np.float32)
+        x = rng.random((self.chunk, spec.n_features), np.float32)
         x *= 255 if spec.pixels else 1
         y = np.arange(self.chunk) % spec.n_classes
         block = Block(np.arange(self.chunk), x, y)
@@ -390,14 +409,15 @@ class TorchSums:
         returns True without a test, because one row at a time would take days.
         """
         spec = self.network.spec
-        device = self.network.device
-        if self.chunk == 1 or device.type != "cpu":
+        if self.chunk == 1 or self.network.device.type != "cpu":
             return True
         rng = np.random.default_rng(0)
-        row = rng.random((1, int(np.prod(spec.shape))), np.float32)
+        row = rng.random((1, spec.n_features), np.float32)
         row *= 255 if spec.pixels else 1
-        inputs = spec.inputs(row.repeat(self.chunk, 0), 0, device)
-        y = torch.zeros(self.chunk, dtype=torch.long)
+        if spec.images:
+            row.reshape(spec.images, -1)[:, -1] = 0  # a label
+        y = np.zeros(self.chunk, np.int64)
+        block = Block(y, row.repeat(self.chunk, 0), y)
         start = torch.from_numpy(self.network.start)
         beside = start + _TRIED_BESIDE * torch.from_numpy(
             rng.standard_normal(len(start))
@@ -405,7 +425,7 @@ class TorchSums:
         equal = True
         for weights in (beside, start):
             self._gradients.set(weights)
-            parts = self._gradients.parts(inputs, y)
+            parts, _ = self._parts(block, y == 0)
             alike = [are_alike(squared_norms(parts)), *(p.is_alike() for p in parts)]
             equal = equal and all(alike)
         return equal
@@ -427,11 +447,11 @@ class TorchSums:
         """Return the norms (k,) before clipping, with 0 for nonfinite gradients."""
         if self.is_compared(ask.statistic):
             return self._heads.norms(ask, block)
-        self._take(ask)
+        params = self._take(ask)
         found = []
         with one_thread():
             for part in self._chunks(ask, block):
-                parts, _ = self._parts(ask, part, part.index >= 0)
+                parts, _ = self._parts(part, part.index >= 0, params.step)
                 norms = squared_norms(parts).sqrt()
                 norms = torch.where(torch.isfinite(norms), norms, 0.0)
                 found.append(norms.cpu().numpy())
@@ -443,7 +463,7 @@ class TorchSums:
         """Add the clipped gradients of the `used` rows to `out` (size,) int64."""
         if self.is_compared(ask.statistic):
             return self._heads.add(ask, rows, y, used, out)
-        self._take(ask)
+        params = self._take(ask)
         # whole numbers below 2**53, which float64 adds exactly: one copy per block
         total = torch.zeros(len(out), dtype=torch.float64, device=self.network.device)
         with one_thread():
@@ -451,18 +471,19 @@ class TorchSums:
                 keep = used[i * self.chunk : (i + 1) * self.chunk]
                 keep = np.pad(keep, (0, self.chunk - len(keep)))
                 if keep.any():
-                    parts, keep = self._parts(ask, part, keep)
+                    parts, keep = self._parts(part, keep, params.step)
                     counted = torch.from_numpy(keep).to(self.network.device)
                     total += clipped(parts, counted, ask.clip_norm)
         out += total.cpu().numpy().astype(np.int64)
         return out
 
-    def _take(self, ask: SumTask) -> None:
-        """Set the network to the weights of the request."""
+    def _take(self, ask: SumTask) -> StepParams:
+        """Set the network to the weights of the request, and return its parameters."""
         params, weights = own_step(self.network, ask)
         if params is not self._params:
             self._gradients.set(torch.from_numpy(weights).to(self.network.device))
             self._params = params
+        return params
 
     def _chunks(self, ask: SumTask, block: Block) -> Iterator[Block]:
         """Yield the block's transformed rows in chunks, the last padded with zeros."""
@@ -476,23 +497,28 @@ class TorchSums:
             yield Block(index, padded, y)
 
     def _parts(
-        self, ask: SumTask, part: Block, used: np.ndarray
+        self, part: Block, used: np.ndarray, step: int = 0
     ) -> tuple[list[Part], np.ndarray]:
         """Return a chunk's gradients, and (chunk,) bool: whether each row counts."""
         spec = self.network.spec
         device = self.network.device
-        keep = (
-            used
-            & (part.y >= 0)
-            & (part.y < spec.n_classes)
-            & np.isfinite(part.x).all(axis=1)
+        images, y = spec.unpacked(part.x, part.y)
+        known = (
+            (used & (part.y >= 0))[:, None]
+            & (y >= 0)
+            & (y < spec.n_classes)
+            & np.isfinite(images).all(axis=2)
         )
-        x = np.where(keep[:, None], part.x, np.float32(0))
-        assert isinstance(ask.params, StepParams)
-        inputs = spec.inputs(x, ask.params.step, device)
-        labels = np.where(keep, part.y, 0).astype(np.int64)
-        parts = self._gradients.parts(inputs, torch.from_numpy(labels).to(device))
-        return parts, keep
+        x = np.where(known[:, :, None], images, np.float32(0))
+        inputs = spec.inputs(x.reshape(-1, x.shape[2]), step, device)
+        labels = torch.from_numpy(np.where(known, y, 0).astype(np.int64)).to(device)
+        if not spec.images:
+            return self._gradients.parts(inputs, labels[:, 0]), known[:, 0]
+        counts = known.sum(axis=1, keepdims=True)
+        share = (known / np.maximum(counts, 1)).astype(np.float32)
+        weights = torch.from_numpy(share).to(device)
+        views = inputs.unflatten(0, known.shape)
+        return self._gradients.parts(views, labels, weights), counts[:, 0] > 0
 
 
 def own_step(network: Network, ask: SumTask) -> tuple[StepParams, np.ndarray]:
@@ -533,6 +559,7 @@ def _chunk_rows(network: Network, memory: int | None) -> int:
     """
     model, device = network.model, network.device
     views, images = max(1, network.spec.views), _CPU_IMAGES
+    views *= max(1, network.spec.images)
     if device.type == "cuda":
         images = _GPU_IMAGES
         memory = memory or torch.cuda.mem_get_info(device)[0] // 2

@@ -24,6 +24,7 @@ from dphead.finetune.settings import Settings
 from dphead.fit.options import (
     ACCOUNTANT,
     FEATURES,
+    GROUP_CAP,
     MEMORY,
     PRESET,
     RunOptions,
@@ -94,6 +95,15 @@ class FinetuneOptions(RunOptions):
     new_data_set: Annotated[bool, NEW_DATA_SET] = False
     people: Annotated[str | None, PEOPLE] = None
     new_people: Annotated[bool, NEW_PEOPLE] = False
+    group_cap: Annotated[
+        int | None,
+        replace(
+            GROUP_CAP,
+            help="Protect groups (patients). A group counts once in a batch, with the "
+            "mean gradient of at most this many of its images. --batch-size counts "
+            "groups.",
+        ),
+    ] = None
     accountant: Annotated[
         str | None,
         replace(
@@ -161,6 +171,14 @@ class FinetuneOptions(RunOptions):
                 "--same-data-as, --dataset-id and --new-data-set cannot be combined. "
                 "Keep one of these options."
             )
+
+    @property
+    def groups(self) -> tuple[int | None, bool]:
+        """Return the group cap of the plan, and whether means of groups count.
+
+        A group is one row of the training, whatever its number of images.
+        """
+        return (None, False) if self.group_cap is None else (1, True)
 
     @property
     def pixels(self) -> PixelRange:

@@ -6,7 +6,7 @@ rows (dphead/privacy/proofs/finetune.md, "A loop of one's own").
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dphead.data.arrays import declared_dtype
+from dphead.data.arrays import declared_dtype, group_ids
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import as_arrays, declared
 from dphead.estimators.labels import label_column, positions, require_same_kind
@@ -26,6 +26,7 @@ from dphead.finetune.models import RowLoss, flat, name_of, refuse_hooks, trained
 from dphead.finetune.network import Network, NetworkSpec, StepParams, TorchSums
 from dphead.finetune.processes import torchrun_place
 from dphead.finetune.rows import ImageRows
+from dphead.finetune.run import group_settings
 from dphead.finetune.saved import save_network
 from dphead.finetune.settings import AUGMENT, VIEWS, Augment, ModelSpec
 from dphead.finetune.solver import NetworkDescent, TrainingState
@@ -38,6 +39,7 @@ from dphead.fit.options import (
     ALLOW_LARGE_DELTA,
     DELTA,
     EPSILON,
+    GROUP_CAP,
     NOMINAL_N,
     RELATION,
     RunOptions,
@@ -121,6 +123,12 @@ class PrivateTraining:
         resumed training repeats the released gradients from the first step.
     checkpoint : int, default=20
         Number of steps between checkpoints.
+    groups : array-like of shape (n,), default=None
+        Group (person) of each row.
+    group_cap : int, default=None
+        Number of rows used per group: the first ones. The training then protects
+        groups, and `sampling_prob` is of a group. Its gradient is the mean over its
+        rows.
     views, augment : int and str, default=0 and "none"
         As in `DPFinetuneClassifier`, for uint8 features (n, channels, h, w).
     memory : int, default=None
@@ -164,6 +172,8 @@ class PrivateTraining:
     folder: str | Path | None = None
     keep: Sequence[Any] = ()
     checkpoint: Annotated[int, Setting("Steps between checkpoints.", AT_LEAST_ONE)] = 20
+    groups: Any = None
+    group_cap: Annotated[int | None, GROUP_CAP] = None
     views: Annotated[int, VIEWS] = 0
     augment: Annotated[Augment, AUGMENT] = "none"
     memory: Annotated[int | None, Setting("Bytes.", AT_LEAST_ONE)] = None
@@ -227,7 +237,15 @@ class PrivateTraining:
     def _prepare(self, options: RunOptions) -> None:
         """Make all that the charge needs. No row affects it."""
         names = declared(self.classes)
-        x, rows = _rows(*self.rows, names)
+        cap = self.group_cap
+        if (self.groups is None) != (cap is None):
+            raise ValueError(
+                f"`groups` and `group_cap` need each other, got group_cap={cap}. Pass "
+                "both or neither."
+            )
+        x, y = _arrays(*self.rows, names)
+        ids = None if cap is None else group_ids(self.groups, len(x))
+        rows = ImageRows(x, y, ids, cap)
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         self._network = self._network_for(x, len(names))
         spec = self._network.spec
@@ -239,21 +257,26 @@ class PrivateTraining:
             noise_multiplier=self.noise_multiplier,
             clip_norm=self.clip_norm,
         )
-        plan = make_plan(solver, facts, **vars(options.target("auto")))
+        target = options.target("auto", *((1, True) if cap else ()))
+        plan = make_plan(solver, facts, **vars(target))
         warnings = check_delta(options, plan, facts)
         classes = [str(name) for name in names]
         source = source_of_arrays(rows.n_features, classes)
+        source = replace(source, grouped=cap is not None)
         if spec.pixels and len(spec.shape) == 3:
             own: dict[str, Any] = {"declared": "classes=", "pixels": {}}
             scale = (spec.mean, spec.std)
-            source = source_of_pixels(spec.shape, classes, scale, grouped=False, **own)
+            source = source_of_pixels(
+                spec.shape, classes, scale, grouped=cap is not None, **own
+            )
         about = About(
             source=source,
             name=f"finetune {spec.model.model}",
             settings={
                 name: getattr(self, name)
                 for name in ("steps", "sampling_prob", "clip_norm", "views", "augment")
-            },
+            }
+            | group_settings(cap),
             settings_from="a loop of the user's own",
             space=source.feature_space,
             warnings=tuple(warnings),
@@ -276,7 +299,9 @@ class PrivateTraining:
         spec = ModelSpec(name_of(model), batch_norm="freeze" if frozen else "refuse")
         scaled = (x.dtype == np.uint8, 0.0, 1.0, self.views, self.augment)
         device = next((str(p.device) for p in model.parameters()), "cpu")
-        given = NetworkSpec(spec, x.shape[1:], n_classes, *scaled)
+        given = NetworkSpec(
+            spec, x.shape[1:], n_classes, *scaled, images=self.group_cap or 0
+        )
         return Network(given, device, module=model, row_loss=self.loss)
 
     def __exit__(
@@ -420,8 +445,8 @@ class PrivateTraining:
         )
 
 
-def _rows(x: Any, y: Any, names: np.ndarray) -> tuple[np.ndarray, ImageRows]:
-    """Return the features and the rows, each label read by itself."""
+def _arrays(x: Any, y: Any, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features, and class indices, each label read by itself."""
     x, y = as_arrays(x, y)
     if not isinstance(x, np.ndarray) or not (
         x.dtype == np.uint8 or x.dtype.kind == "f"
@@ -438,7 +463,7 @@ def _rows(x: Any, y: Any, names: np.ndarray) -> tuple[np.ndarray, ImageRows]:
             f"rows must have one label each, got {len(x)} rows and {len(labels)} "
             "labels. Pass (features, labels)."
         )
-    return x, ImageRows(x, positions(labels, names))
+    return x, positions(labels, names)
 
 
 def _fixed(module: nn.Module) -> dict[str, Tensor]:

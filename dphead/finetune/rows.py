@@ -1,18 +1,23 @@
-"""Provide 8-bit images as private rows, read one by one."""
+"""Provide 8-bit images as private rows, read one by one or group by group."""
 
+import hashlib
 from collections.abc import Iterator
+from copy import copy
+from typing import Self
 
 import numpy as np
 
 from dphead.data.arrays import ArrayRows
 from dphead.data.blocks import BLOCK_ROWS
 from dphead.privacy.contract import Block, Known
+from dphead.privacy.sampling import NO_GROUP, ranks, within_cap
 
 
 class ImageRows:
     """Hold images, or other rows of one shape, in memory as private rows.
 
-    Rows without a class add zero to sums.
+    With a group cap, a row is a group (a person): its first `group_cap` images side by
+    side, each followed by its label. Rows without a class add zero to sums.
 
     Parameters
     ----------
@@ -20,31 +25,97 @@ class ImageRows:
         The images. Rows of floats may have another shape.
     labels : ndarray of shape (n,), int
         Their labels.
+    groups : ndarray of shape (n,), int, optional
+        Group id of each image, from `group_ids`.
+    group_cap : int, optional
+        Largest number of images used in each group.
+
+    Attributes
+    ----------
+    group_cap : int or None
+        1 with groups, because a group is one row.
 
     Notes
     -----
-    `n_features` is channels times pixels. A network's statistic has the size of its
-    parameters instead.
+    `n_features` is channels times pixels, and with groups their numbers with the labels
+    of `group_cap` images. A network's statistic has the size of its parameters instead.
     """
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
-        self.n_features = int(np.prod(images.shape[1:]))
-        self._x = images.reshape(len(images), self.n_features)
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        groups: np.ndarray | None = None,
+        group_cap: int | None = None,
+    ) -> None:
+        self._x = images.reshape(len(images), int(np.prod(images.shape[1:])))
+        self._y = labels
+        self.group_cap = None if group_cap is None else 1
+        self.n_features = self._x.shape[1]
+        places = np.arange(len(images))[:, None]
+        if group_cap is not None:
+            assert groups is not None
+            self.n_features = group_cap * (self.n_features + 1)
+            places = group_places(groups, group_cap)
+        self._hold(places)
+
+    def _hold(self, places: np.ndarray) -> None:
+        """Take the rows of these images (n_rows, images of a row)."""
+        self._places, self.n_rows = places, len(places)
+        y = self._labels(places)
+        # a group has a class if any of its images has one
+        y = y[:, 0] if self.group_cap is None else np.where((y >= 0).any(axis=1), 0, -1)
         # `ArrayRows` reads labels as for heads. It needs features: a column of zeros.
-        slots = np.zeros((len(images), 1), np.float32)
-        self._slots = ArrayRows(slots, labels, BLOCK_ROWS)
-        self.n_rows = len(images)
-        self.group_cap: int | None = None
+        slots = np.zeros((self.n_rows, 1), np.float32)
+        size = max(1, BLOCK_ROWS // places.shape[1])
+        self._slots = ArrayRows(slots, y, size)
         self.within = self._slots.within
+
+    def _labels(self, places: np.ndarray) -> np.ndarray:
+        """Return the labels of images, -1 for place -1."""
+        return np.where(places >= 0, np.append(self._y, -1)[places], -1)
+
+    def part(self, start: int, stop: int) -> Self:
+        """Return rows start to stop - 1."""
+        own = copy(self)
+        own._hold(self._places[start:stop])
+        return own
+
+    def digest(self) -> str:
+        """Return a SHA-256 of the rows."""
+        digest = hashlib.sha256(self._labels(self._places).tobytes())
+        for row in self._places:
+            digest.update(self._x[row[row >= 0]].data)
+        return digest.hexdigest()
 
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None
     ) -> Iterator[Block]:
-        """Yield blocks with each image, or each of `indices`, once.
+        """Yield blocks with each row, or each of `indices`, once.
 
         The last block is padded with index -1.
         """
         for block in self._slots.blocks(indices):
+            places = self._places[np.maximum(block.index, 0)]
             with np.errstate(all="ignore"):  # no warning may depend on a value
-                x = self._x[np.maximum(block.index, 0)].astype(np.float32)
-            yield Block(block.index, x, block.y)
+                x = self._x[np.maximum(places, 0)].astype(np.float32)
+            if self.group_cap is not None:
+                x[places < 0] = 0
+                labels = self._labels(places).astype(np.float32)
+                x = np.concatenate([x, labels[:, :, None]], axis=2)
+            yield Block(block.index, x.reshape(len(x), self.n_features), block.y)
+
+
+def group_places(groups: np.ndarray, group_cap: int) -> np.ndarray:
+    """Return the places (n_groups, group_cap) of the first images of each group.
+
+    Places that a group does not use are -1. An image without a group is a group of its
+    own. Which images a group has depends on that group's images only.
+    """
+    alone = groups == NO_GROUP
+    ids = np.where(alone, -1 - np.arange(len(groups)), groups)  # no group is negative
+    own, slots = np.unique(ids, return_inverse=True)
+    kept = within_cap(groups, group_cap)
+    places = np.full((len(own), group_cap), -1)
+    places[slots[kept], ranks(ids)[kept]] = np.flatnonzero(kept)
+    return places

@@ -125,7 +125,8 @@ def finetune(
             options.protect,
             options.epsilon,
             confirm="--protect image",
-            instead="`dphead fit --group-cap` on features",
+            instead="--group-cap",
+            group_cap=options.group_cap,
             thing=name_unit(data.source.extraction),
         )
         n_classes = len(data.source.class_names)
@@ -136,7 +137,7 @@ def finetune(
             agree(hosts, facts_to_agree(options, data, network))
         tell("computing the omitted setting from the budget")
         # before the sums, whose checks take up to a minute
-        target = options.target("auto")
+        target = options.target("auto", *options.groups)
         solver, plan, found = make_training(options.settings, target, facts, network)
         warnings = [*check_delta(options, plan, facts), *ungrouped]
         place = "that a gradient does not depend on an image's position"
@@ -173,6 +174,7 @@ def _network(options: FinetuneOptions, data: Data) -> Network:
     given = (data.pixels, options.mean, options.std)
     n_classes = len(data.source.class_names)
     spec = network_spec(options.settings, data.shape, n_classes, *given)
+    spec = replace(spec, images=options.group_cap or 0)
     return Network(spec, local_device(options.device), options.bf16)
 
 
@@ -222,7 +224,7 @@ def _prepare(
         source=data.source,
         name=f"finetune {settings.model}",
         preset=options.preset,
-        settings=settings.record(),
+        settings=settings.record() | group_settings(options.group_cap),
         settings_from=options.source,
         space=data.source.feature_space,
         rows=data.digest,
@@ -436,6 +438,11 @@ def network_spec(
     return NetworkSpec(model, shape, n_classes, pixels, *scale, *views)
 
 
+def group_settings(group_cap: int | None) -> dict[str, int]:
+    """Return the report's setting of a training that protects groups."""
+    return {} if group_cap is None else {"images_of_a_group": group_cap}
+
+
 def make_training(
     settings: Settings,
     target: Target,
@@ -466,6 +473,11 @@ def make_training(
         If the settings exceed the budget or contradict each other.
     """
     s = settings.resolved(facts.n_rows)
+    if s.normalization and network.spec.images:
+        raise ValueError(
+            "`normalization` applies to single images, not to groups. Drop it, or "
+            "--group-cap."
+        )
     normalization = ChannelNormalization(**s.normalization) if s.normalization else None
     others = []
     if normalization is not None:

@@ -20,7 +20,7 @@ from dphead.data.features import load_features
 from dphead.finetune.images import Opened, load_images
 from dphead.finetune.models import pixel_scale
 from dphead.finetune.options import FinetuneOptions, Scale
-from dphead.finetune.rows import ImageRows
+from dphead.finetune.rows import ImageRows, group_places
 from dphead.fit import files
 from dphead.fit.files import SourceFacts
 from dphead.fit.ledgers import (
@@ -126,6 +126,11 @@ def _load_maps(
     rows, file = load_features(path, split, memory=0)
     start, stop = (0, rows.n_rows) if hosts is None else hosts.part(rows.n_rows)
     with file:
+        if options.group_cap is not None and not is_test:
+            raise ValueError(
+                f"--group-cap of a network needs images, and {path} is a features "
+                "file. Pass the images, or use `dphead fit --group-cap`."
+            )
         if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
             raise ValueError(
                 f"--shape CHANNELS,H,W must give {rows.n_features} numbers per image, "
@@ -160,6 +165,7 @@ def _load_images(
     split: str | None,
     index: ImageIndex | None = None,
     hosts: Hosts | None = None,
+    is_test: bool = False,
 ) -> Data:
     """Load images, without a data set id."""
     settings = options.settings
@@ -167,15 +173,32 @@ def _load_images(
     source = open_source(
         path, options.classes, split, options.layout, options.columns, options.pixels
     )
-    part = None if hosts is None or hosts.first else range(*hosts.part(source.n_rows))
+    cap = None if is_test else options.group_cap
+    if cap is not None and source.group is None:
+        raise ValueError(
+            f"--group-cap needs groups, and {path} has none. Add --columns group=NAME, "
+            "or drop --group-cap."
+        )
+    part = None
+    if hosts is not None and not hosts.first:
+        places = np.arange(source.n_rows)[:, None]
+        if cap is not None and source.group is not None:
+            places = group_places(source.group, cap)
+        own = places[slice(*hosts.part(len(places)))]
+        part = np.sort(own[own >= 0])
     images, digests = load_images(source, options.image_size, channels, index, part)
     shape: Any = images.x.shape[1:]
     y = np.where(images.readable, images.y, -1)
-    start, stop = (0, len(y)) if hosts is None else hosts.part(len(y))
+    rows = ImageRows(images.x, y, source.group, cap)
+    parts = [rows]
+    if hosts is not None:
+        parts = [
+            rows.part(*ends) for ends in pairwise(bounds(rows.n_rows, hosts.count))
+        ]
     mean, std = pixel_scale(settings, shape[0], options.mean, options.std)
     return Data(
-        rows=ImageRows(images.x, y),
-        own=ImageRows(images.x[start:stop], y[start:stop]),
+        rows=rows,
+        own=parts[0 if hosts is None else hosts.index],
         measured=images,
         shape=shape,
         pixels=True,
@@ -190,34 +213,33 @@ def _load_images(
         ),
         digests=digests,
         groups=source.group,
-        facts={} if hosts is None else _image_facts(images.x, y, hosts),
-        digest=_with_contents(source.digest, digests),
+        facts={} if hosts is None else _image_facts(rows, shape, parts, hosts),
+        digest=_with_contents(source.digest, digests, source.group if cap else None),
     )
 
 
-def _with_contents(listed: str, digests: np.ndarray) -> str:
-    """Return a digest of a listing and of its images, under the index's key.
+def _with_contents(listed: str, digests: np.ndarray, groups: np.ndarray | None) -> str:
+    """Return a digest of a listing, its images, under the index's key, and groups.
 
     A resume compares it. Nobody without the key can test for an image with it.
     """
-    return hashlib.sha256(listed.encode() + digests.tobytes()).hexdigest()
+    own = b"" if groups is None else groups.tobytes()
+    return hashlib.sha256(listed.encode() + digests.tobytes() + own).hexdigest()
 
 
 def _image_facts(
-    x: np.ndarray, y: np.ndarray, hosts: Hosts
+    rows: ImageRows, shape: tuple[int, ...], parts: list[ImageRows], hosts: Hosts
 ) -> dict[str, str | list[str]]:
     """Return what must be equal in the images of all processes.
 
     Process 0 has a digest of the images and classes of each part, and the others of
     their own.
     """
-    digests = [""] * hosts.count
-    for i, (start, stop) in enumerate(pairwise(bounds(len(y), hosts.count))):
-        if hosts.first or i == hosts.index:
-            digest = hashlib.sha256(y[start:stop].tobytes())
-            digest.update(x[start:stop].data)
-            digests[i] = digest.hexdigest()
-    return {"n_rows": str(len(y)), "shape": str(x.shape[1:]), "images": digests}
+    digests = [
+        part.digest() if hosts.first or i == hosts.index else ""
+        for i, part in enumerate(parts)
+    ]
+    return {"n_rows": str(rows.n_rows), "shape": str(shape), "images": digests}
 
 
 def source_of_pixels(
@@ -345,7 +367,7 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     if files.is_features_file(path):
         data = _load_maps(options, path, options.test_split, is_test=True)
     else:
-        data = _load_images(options, path, options.test_split)
+        data = _load_images(options, path, options.test_split, is_test=True)
     assert data.measured is not None
     same_file = path.samefile(options.features)
     same = (

@@ -18,6 +18,7 @@ from dphead.analysis.profiles import (
 from dphead.analysis.protected import (
     about_people,
     kind_of,
+    name_counted,
     name_unit,
     name_unit_in,
     stated_guarantee,
@@ -77,6 +78,7 @@ def _statement(report: dict[str, Any]) -> str:
         ledger=ledger,
         kind=kind_of(report),
         thing=name_unit_in(report),
+        things=name_counted(report),
         infinite=float("inf"),
         about_people=about_people(report["data"]),
         others=[uncounted(one) for one in ledger["elsewhere"]],

@@ -63,6 +63,7 @@ same_data_as {file}
 dataset_id ../x
 people Clinic
 settings nothing=1
+group_cap 0
 protect group
 tuning nothing
 seed 1.5

@@ -453,7 +453,7 @@ def test_the_command_trains(tmp_path):
     for part in (
         "membership-inference attack on this",
         "private, not in the report",
-        "dphead fit --group-cap",  # finetune has no such option
+        "use --group-cap.",
     ):
         assert part in done.out, done.out
     report = report_of(tmp_path / "run")
