@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from dphead.analysis.metrics import never_predicted
 from dphead.analysis.protected import kind_of, made_of_images, name_unit_in, parts_of
 from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import explain_damage
@@ -39,6 +40,7 @@ _RUN_FILES |= {
 # computed from report.json; `analysis.card.kept` compares them with it
 DERIVED = {"report.html", "README.md", "dpia.html"}
 _RUN_FILES |= DERIVED | {"about.toml"}
+_NAMED = 4  # classes named in a finding; chosen
 _METRICS = (
     "accuracy",
     "train_loss",
@@ -263,6 +265,35 @@ def _of_metrics(run: FinishedRun) -> Iterator[Finding]:
         )
 
 
+def _of_classes(run: FinishedRun) -> Iterator[Finding]:
+    """Yield a finding on classes that no public or released number shows predicted.
+
+    Weights, or released class means, do not tell it (benchmarks/results/missed).
+    """
+    report, thing = run.report, name_unit_in(run.report)
+    test, released = report.get("test"), report.get("class_accuracy")
+    if test is not None and report.get("test_is") == "public":
+        missed, shown = never_predicted(test), f"given to any public test {thing}"
+    elif released is not None:
+        each = enumerate(released["each"])
+        missed = [k for k, one in each if one["low"] <= 0]
+        shown = "ever predicted, by the 90 % intervals of the released accuracies"
+    else:
+        return
+    if missed:
+        names = [str(report["data"]["class_names"][k]) for k in missed[:_NAMED]]
+        if rest := len(missed) - len(names):
+            names.append(f"{rest:,} more")
+        yield Finding(
+            "class never predicted",
+            f"no number shows that these classes are {shown}: {', '.join(names)}",
+            "A head that never predicts a class misses all of its images",
+            f"Measure each class on your own test {thing}s with `dphead evaluate`. If "
+            "one is missed, fit again with --balanced, a larger epsilon or more "
+            f"{thing}s of the class",
+        )
+
+
 def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
     """Yield findings on fits that the ledger does not count, or no longer has.
 
@@ -321,6 +352,13 @@ def notes(run: FinishedRun) -> list[str]:
             "only a report was checked, without the head and other files of the run "
             "folder"
         )
+    classes = len(run.report["data"]["class_names"])
+    unknown = run.report.get("class_accuracy") is None
+    if classes > 1 and unknown and run.report.get("test_is") != "public":
+        found.append(
+            "no released number tells whether each class is ever predicted. Measure "
+            "each class with `dphead evaluate`, or fit auto with --per-class-share 0.05"
+        )
     return found
 
 
@@ -329,6 +367,7 @@ _CHECKS: tuple[Callable[[FinishedRun], Iterator[Finding]], ...] = (
     _of_rows,
     _preprocessing,
     _of_metrics,
+    _of_classes,
     _of_ledger,
 )
 

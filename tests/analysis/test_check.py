@@ -145,7 +145,8 @@ def test_tuning_that_was_charged(tmp_path):
     first, second = (fit(tmp_path, "--tuning charged", f"run{i}") for i in range(2))
     assert names(first) == ["unaccounted tuning"]
     assert names(second) == []
-    (remark,) = notes(read_run(first))
+    remark, unknown = notes(read_run(first))
+    assert "each class is ever predicted" in unknown  # test rows are not public
     total = report_of(second)["ledger"]["total_epsilon"]
     assert remark.startswith("1 later fit: ")
     assert rounded_up(total, 5) in remark
@@ -235,6 +236,23 @@ def test_axes_that_nobody_declared_public(run):
     assert names(run) == ["data-dependent preprocessing"]
     change(run, data={"axes": {"count": 12, "n_rows": 50, "dataset_id": None}})
     assert names(run) == []
+
+
+def test_classes_that_public_rows_or_released_numbers_do_not_show_are_named(run):
+    """By public test rows, if there are any; else by intervals that contain 0."""
+    report = report_of(run)
+    test, labels = report["test"], report["data"]["class_names"]
+    change(run, test={"predicted_n": [0, *test["predicted_n"][1:]]})
+    (finding,) = check(read_run(run))
+    assert finding.name == "class never predicted"
+    assert finding.what.endswith(f"given to any public test image: {labels[0]}")
+    seen = {"accuracy": 0.3, "low": 0.1, "high": 0.5}
+    each = [*[seen] * (len(labels) - 1), seen | {"low": 0.0}]
+    change(run, test=None, test_is=None, class_accuracy={"each": each})
+    found = {f.name: f.what for f in check(read_run(run))}
+    assert found["class never predicted"].endswith(f"accuracies: {labels[-1]}")
+    change(run, class_accuracy={"each": [seen] * len(labels)})
+    assert "class never predicted" not in names(run)
 
 
 def with_tensors(run, **tensors):
