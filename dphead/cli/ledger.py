@@ -49,19 +49,18 @@ def _init(url: str) -> None:
 @ledger.command("move")
 @click.argument("source", type=values.LEDGER)
 @click.argument("url", envvar="DPHEAD_LEDGER")
-@NOT_PRIVATE
-def _move(source: Any, url: str, not_private: bool) -> None:
+def _move(source: Any, url: str) -> None:
     """Move a ledger to a team's server.
 
     SOURCE is a ledger file, or a features file (for the ledger of its data set). URL is
     postgresql://ROLE@HOST/DATABASE (default: DPHEAD_LEDGER). The server gets the budget
     and all charges. The file then takes no more charges. Run the same command again to
-    continue an interrupted move.
+    continue an interrupted move. The ledger of an id system (--people) does not move.
 
     \b
     dphead ledger move train.h5 postgresql://role@host/database
     """
-    from dphead.fit.people import move_ledger
+    from dphead.fit.ledgers import move_ledger
     from dphead.privacy.ledger import server
 
     if not server.is_url(url):
@@ -70,7 +69,7 @@ def _move(source: Any, url: str, not_private: bool) -> None:
             "server, such as postgresql://role@host/database."
         )
     (book,) = _open(source, write=True, own=True)
-    target = move_ledger(book, url, not_private)
+    target = move_ledger(book, url)
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
     say("Ledger", target.path)
     say("Moved", moved)

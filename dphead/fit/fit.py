@@ -393,9 +393,8 @@ def charge_ledger(
     if not (plan.private or not_private):
         _check_own(ledger, seed)
     people, groups = fit.about.source.people, None
-    # with an id system, ids of people are compared, in all of its data sets
-    if fit.groups is not None and plan.group_cap is not None and people is None:
-        groups = fit.groups.digests()
+    if fit.groups is not None:
+        groups = fit.groups.compared(people, plan.group_cap is not None)
     with charging(ledger, rows=fit.groups, people=people):
         return ledger.reserve(
             [s.row() for s in plan.specs],

@@ -29,12 +29,18 @@ from dphead.analysis.ledger_place import ledger_home, named
 from dphead.fit.team_images import TeamImages, TeamPeople
 from dphead.privacy.atomic_write import ForeignFile, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
-from dphead.privacy.ledger.moving import counted_data_sets, holds_all
+from dphead.privacy.ledger.groups import Groups
+from dphead.privacy.ledger.moving import counted_data_sets, holds_all, move
 from dphead.privacy.ledger.server import held, is_on_server, team_url
-from dphead.privacy.ledger.store import COUNTS, IN_MEMORY, MERGED, MOVED, HeldLedger
+from dphead.privacy.ledger.store import (
+    COUNTS,
+    IN_MEMORY,
+    MERGED,
+    MOVED,
+    PEOPLE,
+    HeldLedger,
+)
 from dphead.privacy.rounding import as_declared
-
-PEOPLE = "people"  # key of the declared id system, stored as JSON
 
 
 def default_ledger_path(dataset_id: str) -> Path:
@@ -72,37 +78,15 @@ def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
 def counted_in(dataset_id: str) -> str:
     """Return the id of the ledger that counts a data set: its own, or a shared one.
 
-    `dphead ledger people` merges ledgers of one id system. The ledger of the data set,
-    in DPHEAD_HOME or on the team's server, then names the other data set.
+    `dphead ledger people` first closes the ledgers of a data set. A mark in them names
+    the other data set, and is followed only when the ledger there has the fits of all.
+    Until then, no closed ledger takes a fit, and its fits and budget count
+    (`counts_where_it_moved`).
     """
-    return merged_into(dataset_id)[-1]
-
-
-def merged_into(dataset_id: str) -> list[str]:
-    """Return a data set, and those that its ledger was merged into, one by one."""
-    found = [dataset_id]
-    if not has_home():
-        return found
-    while (into := _merged_into(found[-1])) is not None and into not in found:
-        found.append(into)
-    return found
-
-
-def counted_by(dataset_id: str) -> list[str]:
-    """Return the data sets that were merged into the known ledgers of a data set."""
-    return [one for path in known_ledgers(dataset_id) for one in _held_by(path)[2]]
-
-
-def _merged_into(dataset_id: str) -> str | None:
-    """Return the data set with the ledger that a data set was merged into, or None.
-
-    A merge first closes the ledgers of a data set, with a mark. The mark is followed
-    only when the other ledger has the fits of all of them. Until then, no closed ledger
-    takes a fit, and its fits and budget count (`counts_where_it_moved`).
-    """
-    into = _noted_in(dataset_id, MERGED)
-    counted = into is not None and _noted_in(into, f"{COUNTS} {dataset_id}")
-    return into if counted else None
+    if not has_home() or (into := _noted_in(dataset_id, MERGED)) is None:
+        return dataset_id
+    counted = _noted_in(into, f"{COUNTS} {dataset_id}")
+    return into if counted else dataset_id
 
 
 def _noted_in(dataset_id: str, fact: str) -> str | None:
@@ -159,14 +143,25 @@ class RowGroups:
             return f"--people {system}{options}"
         return f"`dphead ledger people {system} {self.path}{options}`"
 
-    def digests(self) -> dict[str, str]:
-        """Return digests of the groups, for `Ledger.check_groups`.
+    def compared(self, people: Mapping[str, Any] | None, protects: bool) -> Groups:
+        """Return what a charge compares, if a fit protects the groups or rows only.
 
-        Their keys are those of people: the home's and the team's.
+        Raises LedgerError without DPHEAD_HOME, which keeps the key.
         """
-        if self.ids is None or not has_home():
-            return {}
-        return groups_digests(people_index(), self.dataset_id, self.ids)
+        if self.ids is None or not (protects or people):
+            return Groups({})
+        if not has_home():
+            raise LedgerError(
+                "A fit that protects groups needs DPHEAD_HOME, which keeps the key to "
+                "compare them. Nothing was charged. Set DPHEAD_HOME to the absolute "
+                "path of a folder of your own."
+            )
+        index = people_index()
+        digests = groups_digests(index, self.dataset_id, self.ids) if protects else {}
+        if people is None:
+            return Groups(digests)
+        marks = index.images(self.dataset_id)
+        return Groups(digests, json.dumps(people), lambda d: groups_mark(d) in marks)
 
 
 def declared_people(rows: RowGroups) -> dict[str, Any] | None:
@@ -216,10 +211,7 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
 
 
 def _declared_in(dataset_id: str) -> dict[str, Any] | None:
-    """Return the id system that a data set's ledgers declare, or None.
-
-    A team's server can be set after the ledger in DPHEAD_HOME got the declaration.
-    """
+    """Return the id system that a data set's ledgers declare, or None."""
     text = _noted_in(dataset_id, PEOPLE) if has_home() else None
     return None if text is None else json.loads(text)
 
@@ -268,6 +260,24 @@ def read_ledger(path: str | Path | None, dataset_id: str | None) -> Ledger:
     return Ledger(path, read_only=True) if os.path.exists(path) else Ledger()
 
 
+def move_ledger(book: Ledger, url: str) -> Ledger:
+    """Move a ledger to a team's server, and return the ledger there.
+
+    Raises LedgerError as `moving.move`, or if the data set belongs to an id system.
+    """
+    dataset_id = book.meta("dataset_id")
+    if dataset_id is not None and has_home() and people_index().knows(dataset_id):
+        raise LedgerError(
+            f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
+            "move. Nothing was moved. Keep this ledger."
+        )
+    target = Ledger(url, dataset_id)
+    move(book, target)
+    if dataset_id is not None:
+        note_ledger(target.path, dataset_id)
+    return target
+
+
 def data_set_of(ledger: str | Path | None) -> str | None:
     """Return the ledger's data set id, or None if it is not set or there is no file."""
     if ledger is None or not os.path.isfile(ledger):
@@ -277,9 +287,14 @@ def data_set_of(ledger: str | Path | None) -> str | None:
 
 
 def people_index() -> ImageIndex:
-    """Return the private index of people, of the team or else of this home."""
+    """Return the private index of people, of the team or else of this home.
+
+    Raises FormatError if the id systems of this home are in the other one.
+    """
     url, folder = team_url(), ledger_home() / "people"
-    return ImageIndex(folder) if url is None else TeamPeople(url, folder)
+    index = ImageIndex(folder) if url is None else TeamPeople(url, folder)
+    index.settle()
+    return index
 
 
 def image_index() -> ImageIndex:
@@ -419,60 +434,34 @@ def charging(
     if dataset_id is None or not has_home():
         yield
         return
+    index = people_index()
     with ExitStack() as locks:
         # as in `declare_people`: the lock of people first
-        sure = bool if rows is None else locks.enter_context(_held_people())
+        sure = bool if rows is None else locks.enter_context(_held_people(index))
         locks.enter_context(holding(ledger, sure))
         if rows is not None:
             _check_people(ledger, rows, people)
         check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
+        if people is not None:
+            index.settle(write=True)
         note_ledger(ledger.path, dataset_id)
-        # without DPHEAD_LEDGER, no other file tells where these are counted
-        for counted in counted_data_sets(ledger):
-            for place in _on_team(counted):
-                note_ledger(place, counted)
         yield
 
 
 def _check_people(
     ledger: Ledger, rows: RowGroups, people: Mapping[str, Any] | None
 ) -> None:
-    """Raise LedgerError if a declaration does not hold at the charge."""
+    """Raise LedgerError if the declaration was changed since the fit was prepared."""
     counted = counted_in(rows.dataset_id)
     if (counted, declared_people(rows)) != (ledger.meta("dataset_id"), people):
         raise LedgerError(
             f"The id system of data set {rows.dataset_id} was declared while this fit "
             "was prepared. Nothing was charged. Run this command again."
         )
-    kept = json.loads(ledger.meta(PEOPLE) or "null")
-    if kept not in (None, people):
-        raise LedgerError(
-            f"The ledger {ledger.path} belongs to the id system {kept['system']}, "
-            "which is not declared here for these rows. Nothing was charged. Type "
-            f"{rows.command(kept['system'], kept['new'])}."
-        )
-    if people is not None:
-        check_declared(ledger, rows)
-
-
-def check_declared(ledger: Ledger, rows: RowGroups) -> None:
-    """Raise LedgerError if earlier fits have groups that no source declares.
-
-    Their ids may not be ids of people, so the total would not be that of a person.
-    """
-    digests, kept = rows.digests(), ledger.groups()
-    other = {kept[key] for key in kept.keys() & digests.keys()} - {*digests.values()}
-    marks = people_index().images(rows.dataset_id)
-    if any(groups_mark(digest) not in marks for digest in other):
-        raise LedgerError(
-            f"The ledger {ledger.path} has fits of a file with other groups, which "
-            "are not declared to be ids of people. Nothing was charged. Type `dphead "
-            "ledger people NAME FILE` with the file of those fits first."
-        )
 
 
 @contextmanager
-def _held_people() -> Iterator[Callable[[], object]]:
+def _held_people(index: ImageIndex) -> Iterator[Callable[[], object]]:
     """Let no process declare people, and yield a check that the lock is held."""
     with ExitStack() as lock:
         url = team_url()
@@ -480,7 +469,7 @@ def _held_people() -> Iterator[Callable[[], object]]:
             yield lock.enter_context(held(url, TeamPeople.lock))
             return
         with suppress(FormatError):  # nobody can declare people in a read-only home
-            lock.enter_context(people_index().locked())
+            lock.enter_context(index.locked())
         yield bool
 
 
@@ -577,8 +566,6 @@ def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
             if (name := todo.pop(0)) in seen:
                 continue
             seen.add(name)
-            # also in a home, before its team had a server
-            todo += merged_into(name)
             for path in known_ledgers(name):
                 fits, budget, counted = _held_by(path)
                 # a ledger of a merged data set can be found after the merge

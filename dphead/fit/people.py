@@ -10,31 +10,20 @@ from dphead_extract.features.format import open_features
 from dphead_extract.people import People, rows_name
 
 from dphead.fit.ledgers import (
-    PEOPLE,
     RowGroups,
-    check_declared,
-    counted_by,
     counts_where_it_moved,
     holding,
     image_index,
     known_ledgers,
     ledger_name,
-    merged_into,
     note_ledger,
     open_ledger,
     people_index,
 )
 from dphead.privacy.ledger import Ledger, LedgerError, seals
-from dphead.privacy.ledger.moving import (
-    check_merge,
-    close,
-    counted_data_sets,
-    holds_all,
-    merge,
-    move,
-)
+from dphead.privacy.ledger.moving import check_merge, holds_all, merge
 from dphead.privacy.ledger.server import is_on_server
-from dphead.privacy.ledger.store import MOVED
+from dphead.privacy.ledger.store import MOVED, PEOPLE
 
 
 def declare_people(
@@ -83,94 +72,31 @@ def declare_people(
     people = People(people_index(), system, new)
     counts = people.shared_id or dataset_id
     joining = () if new else (dataset_id, counts)
-    merging = [] if new else _merging(dataset_id, counts)
+    # the ledger of a shared data set is the system's own
+    merging = counts != dataset_id
     # hold the lock to the end, so that a second command finds this one's result
     with people.held(), ExitStack() as opened:
         people.check(dataset_id, groups, joining)
         book = open_ledger(None, counts)
         with holding(book):
-            merged: list[list[Ledger]] = []
-            for one in merging:
-                found = [
-                    opened.enter_context(closing(ledger))
-                    for ledger in _ledgers_of(one, book)
-                ]
-                _check_merge(found, book, people, not_private)
-                for ledger in found if one == dataset_id else ():
-                    check_declared(ledger, charged)
-                merged.append(found)
+            merged = [
+                opened.enter_context(closing(ledger))
+                for ledger in (_ledgers_of(dataset_id, book) if merging else ())
+            ]
+            _check_merge(merged, book, people, not_private)
+            for ledger in merged:
+                charged.compared(people.record, protects=True).compare(ledger)
             people.keep(dataset_id, rows, groups, joining)
             _fix(book, people)
-            for one, ledgers in zip(merging, merged, strict=True):
-                for ledger in ledgers:
-                    note_ledger(ledger.path, one)
-                if ledgers:
-                    merge(ledgers, book)
-        if counts != dataset_id:
+            for ledger in merged:
+                note_ledger(ledger.path, dataset_id)
+            if merged:
+                merge(merged, book)
+        if merging:
             images = image_index()
             images.add(counts, images.images(dataset_id))
             people.join(dataset_id)
-    return book, [ledger.path for ledgers in merged for ledger in ledgers]
-
-
-def move_ledger(book: Ledger, url: str, not_private: bool = False) -> Ledger:
-    """Move a ledger to a team's server, and merge the ledgers there that it counts.
-
-    The server itself then records which ledger counts a data set. Run it again after an
-    interruption: a data set's ledger on the server is closed before the fits move.
-
-    Parameters
-    ----------
-    book : Ledger
-        The ledger.
-    url : str
-        The server's URL.
-    not_private : bool, default False
-        As in `declare_people`.
-
-    Returns
-    -------
-    Ledger
-        The ledger on the server.
-
-    Raises
-    ------
-    LedgerError
-        If a ledger cannot be moved or merged, or as in `declare_people`.
-    """
-    dataset_id = book.meta("dataset_id")
-    target = Ledger(url, dataset_id)
-    with ExitStack() as opened:
-        counted = [
-            opened.enter_context(closing(Ledger(url, one)))
-            for one in counted_data_sets(book)
-        ]
-        for one in counted:
-            check_merge(one, target, book)
-        charged = [one for one in counted if one.count_fits()]
-        _confirm_infinite(charged, book, not_private)
-        for one in counted:
-            close(one, target)
-        move(book, target)
-        for one in counted:
-            merge([one], target)
-    if dataset_id is not None:
-        note_ledger(target.path, dataset_id)
-    return target
-
-
-def _merging(dataset_id: str, counts: str) -> list[str]:
-    """Return the data sets whose ledgers are merged into that of `counts`, in order.
-
-    In a home before its team had a server, the data set's ledger was merged into
-    another one. Other members have no file that tells which data sets that ledger
-    counts, so each of them is merged by name. The given data set is last.
-    """
-    own = merged_into(dataset_id)[::-1]
-    counted = [two for one in own if one != counts for two in counted_by(one)]
-    # a ledger before those that it counts: their fits are in it
-    found = dict.fromkeys(one for one in (*own, *counted) if one != counts)
-    return sorted(found, key=dataset_id.__eq__)
+    return book, [ledger.path for ledger in merged]
 
 
 def record_joined(path: Path) -> None:

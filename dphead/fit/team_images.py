@@ -91,31 +91,42 @@ class TeamPeople(TeamImages):
     def __init__(self, url: str, folder: Path) -> None:
         super().__init__(url)
         self._table = PEOPLE
-        self.folder = folder / server.store_id(url)
-
-    def own(self) -> tuple[ImageIndex, ...]:
-        """Return this index, and that of the home before its team had a server."""
-        return self, ImageIndex(self.folder.parent)
+        self.root, self.folder = folder, folder / server.store_id(url)
 
     def _read_key(self) -> bytes:
-        if not (self.folder / "key").exists() and self._names():
+        """Return this machine's copy of the key that the first member made.
+
+        An entry without digests has a seal by the key. It tells the other members that
+        there is a key, and whether theirs is the same.
+        """
+        home, path = ImageIndex(self.folder), self.folder / "key"
+        if not path.exists() and (self._kept(ALIASES) or self._names()):
             raise FormatError(
-                f"The key of the team's index of people is missing: "
-                f"{str(self.folder / 'key')!r}. Copy this file from a member of the "
-                "team who has it."
+                f"The key of the team's index of people is missing: {str(path)!r}. "
+                "Copy this file from a member of the team who has it."
             )
-        return ImageIndex._read_key(self)
+        seal = home._seal(b"")
+        if not self._kept(ALIASES):
+            with server.held(self._url, "key") as check:
+                if not self._kept(ALIASES):
+                    check()
+                    self._keep(ALIASES, seal)
+        if {*self._kept(ALIASES)} != {seal}:
+            raise self._of_another_key()
+        return home._key()
 
     def _read(self, dataset_id: str, found: bytes) -> np.ndarray:
         try:
             return super()._read(dataset_id, found)
         except FormatError:
-            raise FormatError(
-                f"The people of data set {dataset_id} on the team's server were "
-                f"recorded under another key than {str(self.folder / 'key')!r}, or "
-                "are damaged. Copy this file from a member of the team who has the "
-                "first one."
-            ) from None
+            raise self._of_another_key() from None
+
+    def _of_another_key(self) -> FormatError:
+        return FormatError(
+            "The people on the team's server were recorded under another key than "
+            f"{str(self.folder / 'key')!r}, or are damaged. Copy this file from a "
+            "member of the team who has the first one."
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -108,7 +108,7 @@ class ImageIndex:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.root = self.folder = folder
         self._secret: bytes | None = None
 
     def digest(self, image: np.ndarray) -> int:
@@ -183,13 +183,35 @@ class ImageIndex:
         """
         return _canonical(self._stored(dataset_id), self._aliases())
 
-    def own(self) -> tuple[ImageIndex, ...]:
-        """Return this index, and those that this home had before it."""
-        return (self,)
-
     def knows(self, dataset_id: str) -> bool:
-        """Return whether a data set has an entry here or in an index before."""
-        return any(index._kept(dataset_id) for index in self.own())
+        """Return whether a data set has an entry."""
+        return bool(self._kept(dataset_id))
+
+    def settle(self, write: bool = False) -> None:
+        """Raise FormatError if another index has the id systems of this home.
+
+        With `write`, this index gets them, durably, unless another one has them.
+        """
+        note, own = self.root / "store", os.path.relpath(self.folder, self.root)
+        if write and self._settled(note) is None:
+            _make_private(self.root)
+            with suppress(FileExistsError):
+                write_private(note, own.encode(), once=True)
+        if (kept := self._settled(note)) not in (None, own):
+            todo = "Unset DPHEAD_LEDGER"
+            if kept != ".":
+                todo = f"Set DPHEAD_LEDGER to the URL of the server {kept}"
+            raise FormatError(
+                f"The home {str(self.root.parent)!r} has id systems in another store. "
+                f"Nothing was written. {todo}, or DPHEAD_HOME to another folder."
+            )
+
+    def _settled(self, note: Path) -> str | None:
+        """Return the folder, in the home's, of the index that has its id systems."""
+        if note.exists():
+            return note.read_text()
+        # of an earlier version
+        return "." if any(self.root.glob(f"*{_ENDING}")) else None
 
     def _aliases(self) -> np.ndarray:
         """Return pairs of a stored digest and the canonical digest of its image."""

@@ -224,6 +224,7 @@ class People:
         if self.index is None or self.system is None:
             return
         assert groups is not None
+        self.index.settle(write=True)
         system = self._mark("system", self.system)
         digests = groups_digests(self.index, dataset_id, groups).values()
         marks = [self._rows_mark(rows, groups), *map(groups_mark, digests)]
@@ -293,11 +294,14 @@ def groups_digests(
 ) -> dict[str, str]:
     """Return digests of the group of each row of a data set, by the name of the key.
 
-    There is one for each key of people that this home has.
+    There is one for each key of people that this home has: a ledger may have been
+    moved to a team's server.
     """
     found = hashlib.sha256(groups.astype("<i8").tobytes()).hexdigest()
-    text = f"groups {dataset_id} {found}"
-    return {i.keyed("groups", 8).hex(): i.keyed(text, 16).hex() for i in index.own()}
+    text, keys = f"groups {dataset_id} {found}", [index]
+    if index.root != index.folder and (index.root / "key").exists():
+        keys.append(ImageIndex(index.root))
+    return {key.keyed("groups", 8).hex(): key.keyed(text, 16).hex() for key in keys}
 
 
 def groups_mark(digest: str) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from commands import contents, dphead, fitted, id_of, refusal, report_of, words
 from core import reserve
-from dphead_extract.errors import ExtractError
+from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.format import open_features
 from dphead_extract.index import ImageIndex
 from dphead_extract.people import People
@@ -28,6 +28,7 @@ from dphead.fit.ledgers import (
     fix_budget,
     image_index,
     ledger_home,
+    move_ledger,
     note_ledger,
     open_ledger,
     people_index,
@@ -229,26 +230,20 @@ def died_everywhere(monkeypatch, function):
         yield
 
 
-@pytest.mark.parametrize("store", ["file", "server"])
 def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
-    store, tmp_path, clinic, monkeypatch, request
+    store, tmp_path, clinic, monkeypatch
 ):
     """Until then, no ledger forgets a fit, and nobody becomes new."""
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one = made(tmp_path, "one", 0)
     fix_budget(open_ledger(None, id_of(one)), 2.0, 1e-3)
     charged(one)
     (fit,) = (fit["fit_id"] for fit in read_ledger(None, id_of(one)).fits())
     more = made(tmp_path, "more", 60, "--dataset-id", id_of(one))  # other people
     groups = open_features(one).group
-    noted, places = tmp_path / "noted.sqlite", [None]
-    if store == "file":
-        places += [noted, tmp_path / "new.sqlite"]
-        Ledger(noted, id_of(one)).close()
-        note_ledger(str(noted), id_of(one))
-    else:  # a ledger that was merged before
-        module.declare_people(one, clinic, False)
-        on_server(request.getfixturevalue("team"), monkeypatch)
+    noted = tmp_path / "noted.sqlite"
+    places = [None, noted, tmp_path / "new.sqlite"]
+    Ledger(noted, id_of(one)).close()
+    note_ledger(str(noted), id_of(one))
 
     def declared():
         module.declare_people(one, clinic, False)
@@ -263,7 +258,7 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
                 people_of(more)
             with pytest.raises(ExtractError, match="60 of 60"):
                 People(people_index(), clinic, True).check(None, groups)
-    assert points == (9 if store == "file" else 12)
+    assert points == 9
     declared()
     book = read_ledger(None, counted_in(id_of(one)))
     assert [fit["fit_id"] for fit in book.fits()] == [fit]
@@ -288,24 +283,13 @@ def forgets(features, fit, where):
     return False
 
 
-@pytest.mark.parametrize("store", ["file", "server"])
-def test_a_ledger_that_is_found_after_the_merge_counts(
-    store, tmp_path, clinic, monkeypatch, request
-):
-    """A team's server or a note can name another ledger of a merged data set."""
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    folder = people_index().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "key").write_bytes(b"k" * 32)  # the team's: one id system for both
+def test_a_ledger_that_is_found_after_the_merge_counts(store, tmp_path, clinic):
+    """A note can name another ledger of a merged data set."""
     two = made(tmp_path, "two", 60)
     image_index().add(id_of(two), np.arange(9, dtype=np.uint64))  # as of images
     fitted("ledger", "people", clinic, two)
-    if store == "server":
-        on_server(request.getfixturevalue("team"), monkeypatch)
-        other = open_ledger(None, id_of(two))
-    else:
-        other = Ledger(tmp_path / "other.sqlite", id_of(two))
-        note_ledger(other.path, id_of(two))
+    other = Ledger(tmp_path / "other.sqlite", id_of(two))
+    note_ledger(other.path, id_of(two))
     other.set_budget(2.0, 1e-3)
     reserve(specs(1, 8.0, group_cap=2), other)
     book = open_ledger(None, counted_in(id_of(two)))
@@ -323,40 +307,19 @@ def test_a_ledger_that_is_found_after_the_merge_counts(
         assert book.budget()["epsilon"] == 2.0
 
 
-def test_a_merged_ledger_of_a_home_is_merged_on_a_teams_server(
+def test_other_members_learn_which_data_sets_a_member_merged(
     tmp_path, clinic, monkeypatch, team
 ):
-    """No file has the id of the home's shared ledger, and another key another one."""
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    one = made(tmp_path, "one", 0)
-    charged(one)
-    fitted("ledger", "people", clinic, one)
-    shared = counted_in(id_of(one))
+    """The server has the marks of the member who merged them."""
     on_server(team, monkeypatch)
-    fitted("ledger", "people", clinic, one)
-    assert counted_in(id_of(one)) not in (shared, id_of(one))
-    assert fits_of(one) == 1
-    assert people_of(one) == {"system": clinic, "new": False}
-
-
-def test_other_members_learn_which_data_sets_a_merged_home_counts(
-    tmp_path, clinic, monkeypatch, team
-):
-    """The files that tell it are in the home of the member who merged them."""
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one, two = (made(tmp_path, str(first), first) for first in (0, 60))
     charged(two)
     fitted("ledger", "people", clinic, one, two)
-    on_server(team, monkeypatch)
-    fitted("ledger", "people", clinic, one)
     counts = counted_in(id_of(one))
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
     on_server(team, monkeypatch)
     assert counted_in(id_of(two)) == counts and fits_of(two) == 1
-    with pytest.raises(LedgerError, match="not recorded here"):
-        people_of(two)
-    fitted("ledger", "people", clinic, two)
-    assert people_of(two) == {"system": clinic, "new": False} and fits_of(two) == 1
+    assert people_of(two) == {"system": clinic, "new": False}
 
 
 def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
@@ -449,53 +412,6 @@ def test_an_import_declares_all_files_of_its_data_set(tmp_path, clinic):
     assert "60 of 60" in refusal(*year(tmp_path, "c", 0)[1], *named[2:])
     fitted(*command)
     assert report_of(tmp_path / "run")["data"]["people"]["new"]
-
-
-def test_a_declaration_of_a_home_holds_on_a_server_that_is_set_later(
-    tmp_path, clinic, monkeypatch, team
-):
-    """Another member declared the same data set, and charged the team's ledger."""
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    one = made(tmp_path, "one", 0)
-    charged(one)
-    fitted("ledger", "people", clinic, one)
-    own = ledger_home()
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
-    on_server(team, monkeypatch)
-    fitted("ledger", "people", clinic, one)
-    charged_in = open_ledger(None, counted_in(id_of(one)))
-    fix_budget(charged_in, 2.0, 1e-3)
-    reserve(specs(1, 8.0, group_cap=2), charged_in)
-    monkeypatch.setenv("DPHEAD_HOME", str(own))
-    on_server(team, monkeypatch)
-    with pytest.raises(LedgerError, match="not recorded here"):
-        people_of(one)
-    # another data set of the id system may be charged there, but not beside this fit
-    with pytest.raises(LedgerError, match="every fit"), charging(charged_in):
-        pass
-    fitted("ledger", "people", clinic, one)
-    assert people_of(one) == {"system": clinic, "new": False}
-    assert counted_in(id_of(one)) == charged_in.dataset_id and fits_of(one) == 2
-
-
-def test_a_server_that_is_unset_later_is_not_forgotten(
-    tmp_path, clinic, monkeypatch, team
-):
-    """Whether this home declared the data set there, or only charged its fits."""
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    one = made(tmp_path, "one", 0)
-    on_server(team, monkeypatch)
-    fitted("ledger", "people", clinic, one)
-    shared = open_ledger(None, counted_in(id_of(one)))
-    for home in (ledger_home(), tmp_path / "member"):
-        monkeypatch.setenv("DPHEAD_HOME", str(home))
-        on_server(team, monkeypatch)
-        if home.name == "member":
-            with charging(shared):
-                pass
-        monkeypatch.delenv("DPHEAD_LEDGER")
-        said = refusal("ledger", "budget", one, "--epsilon", 3, "--delta", 1e-3)
-        assert "a budget must count every fit" in said and id_of(one) in said
 
 
 def test_people_of_a_shard_of_another_home_are_recorded_where_it_is_joined(
@@ -640,22 +556,6 @@ def test_a_file_keeps_the_id_system_that_it_declares(tmp_path, clinic):
     assert f"belongs to the id system '{clinic}'" in said
 
 
-def test_a_move_completes_no_merge(tmp_path, clinic, monkeypatch, team):
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    one = made(tmp_path, "one", 0, "--people", clinic)
-    charged(one)
-    two = made(tmp_path, "two", 60)
-    other = tmp_path / "other.sqlite"
-    fix_budget(Ledger(other, id_of(two)), 2.0, 1e-3)
-    fit = ("fit", two, *FIT, "--epsilon", 1.9, "-o")
-    fitted(*fit, tmp_path / "r", "--relation", "replace_one", "--ledger", other)
-    refusal("ledger", "people", clinic, two)
-    fitted("ledger", "move", one, team.url(CLIENT))
-    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
-    assert counted_in(id_of(two)) == id_of(two)
-    assert dphead(*fit, tmp_path / "later").code != 0
-
-
 def by_study(folder, one):
     """The rows of `one` in the groups of another column."""
     rows = dict(np.load(one.with_suffix(".npz")))
@@ -677,7 +577,7 @@ def charge_groups(features, where=None, cap=2):
     )
     with charging(book, rows=rows, people=people):
         given = {"epsilon": 1.0, "delta": 1e-3, "description": "", "plan_hash": ""}
-        given["groups"] = rows.digests() if people is None else None
+        given["groups"] = rows.compared(people, protects=True)
         book.reserve([s.row() for s in specs(1, 8.0, group_cap=cap)], **given)
 
 
@@ -698,9 +598,9 @@ def test_a_ledger_takes_fits_of_one_group_column(tmp_path, clinic, monkeypatch):
     assert hashlib.sha256(open_features(one).group.tobytes()).hexdigest() not in shown
     # declared ids decide, but only if the earlier fits have them too
     module.declare_people(study, clinic, True)
-    with pytest.raises(LedgerError, match="fits of a file with other groups"):
+    with pytest.raises(LedgerError, match="have other groups"):
         charge_groups(study)
-    with pytest.raises(LedgerError, match="fits of a file with other groups"):
+    with pytest.raises(LedgerError, match="have other groups"):
         module.declare_people(study, clinic, False)
     assert fits_of(one) == 2 and counted_in(id_of(one)) == id_of(one)
     module.declare_people(one, clinic, True)
@@ -728,13 +628,13 @@ def test_a_moved_ledger_compares_its_groups_by_both_keys(
     for features in (one, two):
         charge_groups(features)
         book = open_ledger(None, id_of(features))
-        module.move_ledger(book, team.url(CLIENT))
+        move_ledger(book, team.url(CLIENT))
     on_server(team, monkeypatch)
     with pytest.raises(LedgerError, match="have other groups"):
         charge_groups(studies[0])
     # the declaration is on the server, and the digest under the key of the home
     module.declare_people(studies[1], clinic, True)
-    with pytest.raises(LedgerError, match="fits of a file with other groups"):
+    with pytest.raises(LedgerError, match="have other groups"):
         charge_groups(studies[1])
     module.declare_people(two, clinic, True)
     charge_groups(studies[1])
@@ -802,44 +702,151 @@ def test_a_ledger_of_an_id_system_takes_no_rows_that_are_not_declared_here(
         LedgerError, match=f"belongs to the id system {clinic}"
     ) as found:
         charge_groups(one, ledger)
-    assert f"ledger people {clinic} {one} --new-people" in str(found.value)
+    assert f"ledger people {clinic} FILE --new-people" in str(found.value)
     module.declare_people(one, clinic, True)
     charge_groups(one, ledger)
 
 
-def test_an_import_of_a_home_declares_on_a_server_that_is_set_later(
+def test_a_home_has_its_id_systems_in_one_store(tmp_path, clinic, monkeypatch, team):
+    """A server can be set later, or unset, and would not know these people."""
+    url = team.url(CLIENT)
+    for first, then in ((None, url), (url, None)):
+        home = tmp_path / f"home-{first is None}"
+        monkeypatch.setenv("DPHEAD_HOME", str(home))
+        store = {None: lambda: monkeypatch.delenv("DPHEAD_LEDGER", raising=False)}
+        store[url] = lambda: on_server(team, monkeypatch)
+        store[url]()  # the key
+        store[first]()
+        named = ("--people", clinic, "--new-people")
+        one = made(tmp_path, f"one-{first is None}", 0, *named[:2])
+        monkeypatch.setenv("DPHEAD_LEDGER", url)
+        if then is None:
+            monkeypatch.delenv("DPHEAD_LEDGER")
+        before = contents(home)
+        for command in (
+            (*year(tmp_path, "two", 0)[1], *named),
+            (*year(tmp_path, "two", 0)[1], *named[:2]),
+            ("ledger", "people", clinic, one),
+            ("fit", one, "-o", tmp_path / "run", *FIT),
+            ("fit", one, "-o", tmp_path / "run", "--ledger", tmp_path / "l", *FIT),
+        ):
+            assert "has id systems in another store" in refusal(*command)
+        assert contents(home) == before and not (tmp_path / "l").exists()
+        budget = ("ledger", "budget", one, "--epsilon", 1, "--delta", 1e-3)
+        assert "has id systems in another store" in refusal(*budget)
+        store[first]()
+        charge_groups(one)
+
+
+def test_a_member_who_charges_an_id_system_keeps_its_store(
     tmp_path, clinic, monkeypatch, team
 ):
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    old = made(tmp_path, "old", 0)
-    named = ("--dataset-id", id_of(old), "--people", clinic, "--new-people")
-    made(tmp_path, "more", 60, *named)
     on_server(team, monkeypatch)
-    said = refusal("fit", old, "-o", tmp_path / "no", *FIT)
-    assert f"dphead ledger people NAME {old}" in words(said)
-    _, command = year(tmp_path, "next", 120)
-    assert "declared id system" in refusal(*command, "--dataset-id", id_of(old))
+    one = made(tmp_path, "one", 0)
+    fitted("ledger", "people", clinic, one)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
+    on_server(team, monkeypatch)
+    charge_groups(one)
+    monkeypatch.delenv("DPHEAD_LEDGER")
+    with pytest.raises(FormatError, match="has id systems in another store"):
+        charge_groups(one)
 
 
-def test_a_move_merges_the_ledgers_that_the_server_has(
-    tmp_path, clinic, monkeypatch, team
-):
-    """It asks before a total becomes infinite, and no death leaves a ledger open."""
+def test_the_ledger_of_an_id_system_does_not_move(tmp_path, clinic, monkeypatch, team):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 60, "--people", clinic)
-    charged(two)
+    new = made(tmp_path, "new", 120, "--people", clinic, "--new-people")
+    charged(one)
+    charged(new)  # the ledger itself says nothing of the id system
     fitted("ledger", "people", clinic, one)
-    theirs = Ledger(team.url(CLIENT), id_of(one))
-    reserve(specs(1, 0.0, group_cap=2), theirs)
-    command = ("ledger", "move", two, team.url(CLIENT))
-    assert "makes the epsilon of all data sets" in refusal(*command)
-    charged(two)  # nothing was moved
-    for step in ("move", "merge"):
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(module, step, lambda *_: (_ for _ in ()).throw(Killed))
-            dphead(*command, "--i-know-this-is-not-private")
-        with pytest.raises(LedgerError, match="was moved to"):
-            reserve(specs(1, 8.0, group_cap=2), theirs)
-    fitted(*command, "--i-know-this-is-not-private")
-    on_server(team, monkeypatch)
-    assert counted_in(id_of(one)) == id_of(two) and fits_of(two) == 3
+    for features in (one, two, new):
+        said = refusal("ledger", "move", features, team.url(CLIENT))
+        assert "belongs to an id system" in said and "Nothing was moved" in said
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "other"))
+    for book in (tmp_path / "dphead-home/ledgers").glob("*.sqlite"):
+        if Ledger(book, read_only=True).meta("dataset_id") != id_of(new):
+            said = refusal("ledger", "move", book, team.url(CLIENT))
+            assert "belongs to an id system" in said
+    charged(one)
+    move_ledger(open_ledger(None, id_of(one)), team.url(CLIENT))
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "dphead-home"))
+    assert fits_of(one) == 1 and read_ledger(None, id_of(new)).count_fits() == 1
+
+
+def test_each_ledger_that_a_declared_fit_charges_says_so(tmp_path, clinic, monkeypatch):
+    """An import alone declares the data set; another home shares the ledger."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0, "--people", clinic, "--new-people")
+    shared, own = tmp_path / "shared.sqlite", ledger_home()
+    charge_groups(one, shared)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "other"))
+    study = by_study(tmp_path, one)
+    with pytest.raises(LedgerError, match=f"belongs to the id system {clinic}"):
+        charge_groups(study, shared)
+    # nor is a ledger charged whose groups cannot be compared
+    late = tmp_path / "late.sqlite"
+    charge_groups(study, late)
+    monkeypatch.setenv("DPHEAD_HOME", str(own))
+    with pytest.raises(LedgerError, match="under another key of people"):
+        charge_groups(one, late)
+    assert Ledger(late, read_only=True).count_fits() == 1
+
+
+def test_a_ledger_whose_groups_cannot_be_compared_is_not_merged(
+    tmp_path, clinic, monkeypatch
+):
+    """As a ledger that was copied from another home."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    charge_groups(by_study(tmp_path, one))
+    name = f"ledgers/{id_of(one)}.sqlite"
+    copied = (ledger_home() / name).read_bytes()
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "other"))
+    (tmp_path / "other/ledgers").mkdir(parents=True)
+    (tmp_path / "other" / name).write_bytes(copied)
+    said = refusal("ledger", "people", clinic, one)
+    assert "under another key of people" in said
+    assert not people_index().knows(id_of(one))
+    module.declare_people(one, clinic, True)
+    with pytest.raises(LedgerError, match="under another key of people"):
+        charge_groups(one)
+    assert fits_of(one) == 1
+
+
+def test_a_fit_of_groups_needs_a_home(tmp_path, clinic, monkeypatch):
+    """With a relative one, groups would not be compared."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    ledger = tmp_path / "ledger.sqlite"
+    charge_groups(one, ledger)
+    module.declare_people(one, clinic, True)
+    declared = open_ledger(None, id_of(one)).path
+    monkeypatch.setenv("DPHEAD_HOME", "relative")
+    command = ("fit", one, "-o", tmp_path / "run", *FIT, "--ledger")
+    assert "needs DPHEAD_HOME" in refusal(*command, ledger)
+    assert Ledger(ledger, read_only=True).count_fits() == 1
+    rows = ("--protect", "image", "--ledger", declared)
+    alone = ("fit", one, "-o", tmp_path / "run", *FIT[:4], "--delta", 1e-3, *rows)
+    assert f"belongs to the id system {clinic}" in refusal(*alone)
+
+
+def test_a_server_has_one_key_of_people(team, tmp_path, monkeypatch):
+    """Also while only digests of groups were made with it."""
+    team.run("CREATE DATABASE keys")
+    url = team.url().replace("/postgres", "/keys")
+    server.init(url)
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    one = made(tmp_path, "one", 0)
+    charge_groups(one)
+    key = (people_index().folder / "key").read_bytes()
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
+    two = made(tmp_path, "two", 60)
+    with pytest.raises(FormatError, match="is missing"):
+        charge_groups(two)
+    folder = people_index().folder
+    folder.mkdir(parents=True)
+    (folder / "key").write_bytes(b"x" * 32)
+    with pytest.raises(FormatError, match="under another key"):
+        charge_groups(two)
+    (folder / "key").write_bytes(key)
+    charge_groups(two)

@@ -9,7 +9,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from dphead.privacy.ledger.budget import (
     spent,
 )
 from dphead.privacy.ledger.charge import Charge
+from dphead.privacy.ledger.groups import Groups
 from dphead.privacy.ledger.schema import (
     FITS,
     PROGRESS,
@@ -43,7 +44,7 @@ from dphead.privacy.ledger.schema import (
     canonical,
     whole_hour,
 )
-from dphead.privacy.ledger.store import GROUPS, SUM, LedgerFile
+from dphead.privacy.ledger.store import SUM, LedgerFile
 from dphead.privacy.python_values import python_value
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 
@@ -265,7 +266,7 @@ class Ledger(LedgerFile):
         plan_hash: str,
         store: Path | None = None,
         fit_id: str | None = None,
-        groups: Mapping[str, str] | None = None,
+        groups: Groups | None = None,
     ) -> "Charge[Ledger]":
         """Charge a whole fit durably, or raise LedgerError and write nothing.
 
@@ -284,9 +285,9 @@ class Ledger(LedgerFile):
         fit_id : str or None, default None
             An id from `new_fit_id`; None draws one. A caller that writes it down before
             this call can find the charge again after a crash.
-        groups : mapping of str to str, optional
-            Digests of the rows' groups, as in `check_groups`. None if the fit protects
-            rows, or if the groups of its rows are not compared.
+        groups : Groups, optional
+            The groups of the rows, which are compared with those of earlier fits. None
+            if the rows have no data set.
 
         Returns
         -------
@@ -358,9 +359,8 @@ class Ledger(LedgerFile):
                     )
                 self._fix_unit(record.facts, relation, cap)
                 if groups is not None:
-                    self.check_groups(groups)
-                    for key, digest in groups.items():
-                        self.set_once(f"{GROUPS} {key}", digest)
+                    for key, value in groups.fixed_in(self).items():
+                        self.set_once(key, value)
                 self._check(events, relation, record)
                 self.add(FITS, fit)
                 self.add(RELEASES, *releases)
@@ -419,45 +419,6 @@ class Ledger(LedgerFile):
             raise LedgerError(
                 "All fits of a ledger protect the unit of its first fit, which is "
                 f"{found[0]}, got {found[1]}. {found[2]}."
-            )
-
-    def groups(self) -> dict[str, str]:
-        """Return the digests of the groups of earlier fits, by the name of the key."""
-        begin, facts = f"{GROUPS} ", self.facts()
-        return {k.removeprefix(begin): facts[k] for k in facts if k.startswith(begin)}
-
-    def check_groups(self, digests: Mapping[str, str]) -> None:
-        """Raise LedgerError if groups may differ from the groups of earlier fits.
-
-        Parameters
-        ----------
-        digests : mapping of str to str
-            A digest of the group of each row, by the name of the key that made it. A
-            ledger that was moved has digests under an earlier key too.
-
-        Guarantee
-        ---------
-        Fits with different groups are refused, and so is a fit whose groups cannot be
-        compared. Nobody without a key can test a guess about a group.
-        """
-        kept = self.groups()
-        todo = (
-            "If the groups of both are ids of one id system, type `dphead ledger "
-            "people NAME FILE` for each file, first for the file of the earlier fits."
-        )
-        common = kept.keys() & digests.keys()
-        if any(kept[key] != digests[key] for key in common):
-            raise LedgerError(
-                f"The earlier fits in the ledger {self.path} have other groups or "
-                "other rows, so the fits would not add up for one person. Use the rows "
-                f"and the group column of the earlier fits. {todo}"
-            )
-        if kept and not common:
-            raise LedgerError(
-                f"The groups in the ledger {self.path} were recorded under another "
-                "key of people, so dphead cannot compare them. On a team's server, "
-                "copy the key in $DPHEAD_HOME/people from a member who has fitted. "
-                f"{todo}"
             )
 
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":

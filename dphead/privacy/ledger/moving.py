@@ -18,7 +18,7 @@ from dphead.privacy.ledger.schema import (
     TABLES,
     LedgerError,
 )
-from dphead.privacy.ledger.store import COUNTS, MERGED, MOVED, SUM
+from dphead.privacy.ledger.store import COUNTS, MERGED, MOVED, PEOPLE, SUM
 
 _FIT_IDS = select(FITS.c.fit_id)
 
@@ -32,7 +32,8 @@ def move(source: Ledger, target: Ledger) -> None:
     ------
     LedgerError
         If the source is damaged or was moved elsewhere, if the target has other fits or
-        a budget, or if the data sets of both ledgers differ.
+        a budget, if the data sets of both ledgers differ, or if one of the ledgers
+        belongs to an id system.
 
     Guarantee
     ---------
@@ -42,6 +43,13 @@ def move(source: Ledger, target: Ledger) -> None:
     """
     # A damaged ledger must not become a new, whole one.
     seals.check_undamaged(source)
+    for book in (source, target):
+        if book.meta(PEOPLE) or book.meta(MERGED) or counted_data_sets(book):
+            raise LedgerError(
+                f"The ledger {book.path} belongs to an id system, so it cannot move. "
+                "Nothing was moved. Keep this ledger, and charge its data sets with "
+                "the DPHEAD_HOME and DPHEAD_LEDGER under which they were declared."
+            )
     _check_target(source, target)
     before = source.meta(MOVED)
     if before not in (None, target.path):
@@ -105,8 +113,13 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         for source in sources:
             _fix(source, target)
         seals.seal(target)  # also of a new ledger's first facts
+    # Close the sources for charges, before a fit is copied.
     for source in sources:
-        close(source, target)
+        if source.meta(MOVED) is None:
+            with source.transaction(kept=lambda s=source: bool(s.meta(MOVED))):
+                source.set_once(MOVED, target.path)
+                source.set_once(MERGED, str(target.meta("dataset_id")))
+                seals.seal(source)
 
     def is_done() -> bool:
         """Return whether the target counts the data set, and has all its fits."""
@@ -126,24 +139,12 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         seals.check_undamaged(target)
 
 
-def close(source: Ledger, target: Ledger) -> None:
-    """Close a ledger for charges, before it is merged into another one."""
-    if source.meta(MOVED) is None:
-        with source.transaction(kept=lambda: bool(source.meta(MOVED))):
-            source.set_once(MOVED, target.path)
-            source.set_once(MERGED, str(target.meta("dataset_id")))
-            seals.seal(source)
-
-
-def check_merge(source: Ledger, target: Ledger, moving: Ledger | None = None) -> None:
-    """Raise LedgerError if a ledger cannot be merged into another one.
-
-    `moving` is the ledger that will move to the target before.
-    """
+def check_merge(source: Ledger, target: Ledger) -> None:
+    """Raise LedgerError if a ledger cannot be merged into another one."""
     seals.check_undamaged(source)
     if (before := source.meta(MOVED)) not in (None, target.path):
         raise _moved_elsewhere(source, target, before)
-    _fixed(source, moving or target)
+    _fixed(source, target)
 
 
 def _fix(source: Ledger, target: Ledger) -> None:
@@ -229,9 +230,9 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
     """
     if source.meta(MERGED) is not None:
         counts = target.meta(f"{COUNTS} {source.meta('dataset_id')}")
-        return counts is not None and {*source.query(_FIT_IDS)} <= {
-            *target.query(_FIT_IDS)
-        }
+        known, budget = {*target.query(_FIT_IDS)}, target.budget()
+        within = _smaller(source.budget(), budget) == budget
+        return counts is not None and within and {*source.query(_FIT_IDS)} <= known
     theirs = select(SEALS.c.digest).order_by(SEALS.c.id)
     # The last seal of a moved source is the seal of the move.
     moved = source.meta(MOVED) is not None

@@ -42,7 +42,8 @@ from dphead.privacy.ledger.schema import (
 
 MOVED = "moved"  # key of the place that a ledger was moved to
 MERGED = "merged"  # key of the data set that a closed ledger was merged into
-GROUPS = "groups"  # with the name of a key: digest of the groups (`check_groups`)
+GROUPS = "groups"  # with the name of a key: digest of the groups (`Groups`)
+PEOPLE = "people"  # key of the declared id system, stored as JSON
 COUNTS = "counts"  # with a data set's id: this ledger has all fits of its ledgers
 SUM = "sum"  # key of a ledger that counts the fits of several ledgers
 IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file

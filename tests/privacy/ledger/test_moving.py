@@ -6,9 +6,9 @@ import pytest
 from core import reserve
 from ledgers import DELTA, specs
 
-from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger import Ledger, LedgerError, seals
 from dphead.privacy.ledger.moving import holds_all, merge, move
-from dphead.privacy.ledger.store import MOVED
+from dphead.privacy.ledger.store import MERGED, MOVED
 
 
 @pytest.fixture
@@ -42,6 +42,24 @@ def test_a_moved_ledger_without_charges_is_held_where_it_went(tmp_path):
     move(source, target)
     reserve(specs(1, 8.0), target)
     assert holds_all(source, target)
+
+
+def test_a_budget_that_is_fixed_in_a_ledger_of_a_merged_data_set_counts(
+    books, tmp_path
+):
+    """The mark of the first merge is no sign that the second one is complete."""
+    source, target = books
+    merge([source], target)
+    other = Ledger(tmp_path / "other.sqlite", "a")
+    other.set_budget(1.0, DELTA)
+    # a death closed it before its budget was fixed in the target
+    with other.transaction():
+        other.set_once(MOVED, target.path)
+        other.set_once(MERGED, "b")
+        seals.seal(other)
+    assert not holds_all(other, target)
+    merge([other], target)
+    assert target.budget()["epsilon"] == 1.0 and holds_all(other, target)
 
 
 def test_a_budget_that_the_sum_breaks_stays_broken(books):

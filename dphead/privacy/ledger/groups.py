@@ -1,0 +1,81 @@
+"""Compare the groups of a fit's rows with those of earlier fits in the same ledger."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dphead.privacy.ledger.schema import LedgerError
+from dphead.privacy.ledger.store import GROUPS, PEOPLE, LedgerFile
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Hold what a charge compares of the groups of rows.
+
+    Attributes
+    ----------
+    digests : mapping of str to str
+        A digest of the group of each row, by the name of the key that made it. Empty if
+        the fit protects rows. A ledger that was moved has digests under an earlier key
+        too.
+    people : str or None
+        The declared id system of the groups, as JSON.
+    declared : callable
+        Whether a digest is of other groups whose ids are of this id system too.
+
+    Guarantee
+    ---------
+    Fits with different groups are refused, unless all are of one declared id system,
+    and so is a fit whose groups cannot be compared. Nobody without a key can test a
+    guess about a group.
+    """
+
+    digests: Mapping[str, str]
+    people: str | None = None
+    declared: Callable[[str], bool] = lambda digest: False
+
+    def fixed_in(self, ledger: LedgerFile) -> dict[str, str]:
+        """Return what a charge fixes in the ledger, or raise LedgerError.
+
+        Call this in the transaction of the charge.
+        """
+        kept = ledger.meta(PEOPLE)
+        if kept not in (None, self.people):
+            system = json.loads(kept)
+            raise LedgerError(
+                f"The ledger {ledger.path} belongs to the id system "
+                f"{system['system']}, which is not declared here for these rows. "
+                "Nothing was charged. Type `dphead ledger people "
+                f"{system['system']} FILE{' --new-people' * system['new']}` with the "
+                "features file of these rows."
+            )
+        self.compare(ledger)
+        if self.people is not None:
+            return {PEOPLE: self.people}
+        return {f"{GROUPS} {key}": digest for key, digest in self.digests.items()}
+
+    def compare(self, ledger: LedgerFile) -> None:
+        """Raise LedgerError if groups may differ from the groups of earlier fits."""
+        begin, facts = f"{GROUPS} ", ledger.facts()
+        kept = {k[len(begin) :]: facts[k] for k in facts if k.startswith(begin)}
+        todo = (
+            "If the groups of both are ids of one id system, type `dphead ledger "
+            "people NAME FILE` for each file, first for the file of the earlier fits."
+        )
+        common = kept.keys() & self.digests.keys()
+        if any(
+            kept[key] != self.digests[key] and not self.declared(kept[key])
+            for key in common
+        ):
+            raise LedgerError(
+                f"The earlier fits in the ledger {ledger.path} have other groups or "
+                "other rows, so the fits would not add up for one person. Use the rows "
+                f"and the group column of the earlier fits. {todo}"
+            )
+        if kept and not common:
+            raise LedgerError(
+                f"The groups in the ledger {ledger.path} were recorded under another "
+                "key of people, so dphead cannot compare them. On a team's server, "
+                "copy the key in $DPHEAD_HOME/people from a member who has fitted. "
+                f"{todo}"
+            )
