@@ -212,9 +212,10 @@ def _hosts_of(x: DeviceRows, groups: Any) -> Hosts | None:
     if groups is not None or x.slots_of != equal:
         raise ValueError(
             "Rows on several processes must have no groups, and each process an equal "
-            f"part in the order of the processes, got rows {x.slots.start} to "
-            f"{x.slots.stop - 1} of {len(x)} on process {hosts.index}. Use `dphead "
-            "fit` with a features file instead."
+            "part in the order of the processes, got "
+            f"{x.slots.stop - x.slots.start} of {len(x)} rows from row {x.slots.start} "
+            f"on, on process {hosts.index}. Use `dphead fit` with a features file "
+            "instead."
         )
     return hosts
 
