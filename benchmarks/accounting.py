@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.iteration import figure9
-from benchmarks.plots import new_figure, save_figure
+from benchmarks.plots import BLUE, ORANGE, new_figure, save_figure
 from benchmarks.store import RESULTS
 from dphead.analysis.tan import MIN_SIGMA, total_amount_of_noise
+from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, compose_epsilon, rdp_curve
 
 # of a whole training, by epsilon; eta of a step, delta and steps are those of all
@@ -23,9 +23,50 @@ _FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; chosen
 
 def write(folder: Path = RESULTS) -> list[Path]:
     """Write the plots to folders of `folder`; returns their paths."""
-    path = folder / "figures" / "tb21-figure9.png"
-    figure9(path)
-    return [path, *tan23(folder / "finetune")]
+    return [figure9(folder / "figures"), *tan23(folder / "finetune")]
+
+
+def figure9_noise(
+    epsilon: float, epochs: int = 10, batches: int = 98, prob: float = 512 / 50_000
+) -> tuple[float, float]:
+    """Return the noise multipliers of DP-SGD and of amplification by iteration.
+
+    Delta is 1e-5. The first multiplier is over the clip norm, under zero-out. The
+    second one is over the Lipschitz bound of a row, under replace-one, and holds if only
+    the last iterate leaves. The paper leaves out the last 1 % of rows (footnote 12),
+    which is less than a batch. So this is the noise for rows of the last batch, which
+    are amplified in all epochs except the last.
+
+    References
+    ----------
+    TB21, Figure 9. Feldman, Mironov, Talwar, Thakurta 2018, Theorems 22 and 23:
+    RDP 2 α / σ² ((epochs − 1) / batches + 1) at order α, that of a Gaussian release
+    with a noise multiplier of σ / (2 √((epochs − 1) / batches + 1)).
+    """
+    steps = GaussianEvent(1.0, prob, round(epochs / prob))
+    sampled, alone = (
+        calibrate([event], epsilon, 1e-5, accountant="rdp")
+        for event in (steps, GaussianEvent(1.0))
+    )
+    return sampled, 2 * alone * math.sqrt((epochs - 1) / batches + 1)
+
+
+def figure9(folder: Path) -> Path:
+    """Draw TB21's Figure 9; returns its path."""
+    epsilons = np.geomspace(0.1, 100, 25)  # chosen
+    names = ("DP-SGD", "amplification by iteration, every row")
+    figure, (axes,) = new_figure(1, (6.4, 4.4))
+    noise = zip(*map(figure9_noise, epsilons), strict=True)
+    for name, sigmas, color in zip(names, noise, (BLUE, ORANGE), strict=True):
+        axes.loglog(epsilons, sigmas, color=color, label=name)
+    axes.set(xlabel="ε", ylabel="noise multiplier σ", xlim=(0.1, 100))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.legend(frameon=False)
+    title = "10 epochs, batches of 512 of 50,000 rows, δ = 1e-05"
+    axes.set_title(title, fontsize=11)
+    save_figure(figure, path := folder / "tb21-figure9.png")
+    return path
 
 
 def tan23(folder: Path) -> list[Path]:
