@@ -32,8 +32,8 @@ def figure9_noise(
     """Return the noise multipliers of DP-SGD and of amplification by iteration.
 
     Delta is 1e-5. The first multiplier is over the clip norm, under zero-out. The
-    second one is over the Lipschitz bound of a row, under replace-one, and holds if only
-    the last iterate leaves. The paper leaves out the last 1 % of rows (footnote 12),
+    second one is over a row's Lipschitz bound, under replace-one, and holds if only the
+    last iterate leaves. The paper leaves out the last 1 % of rows (footnote 12),
     which is less than a batch. So this is the noise for rows of the last batch, which
     are amplified in all epochs except the last.
 

@@ -156,8 +156,8 @@ def run(tasks: list[Task]) -> None:
         append(task.path, row)
         job = task.job
         console.print(
-            f"{job.dataset} {job.features} eps {job.epsilon:g} draw {task.seed}: "
-            f"{row['accuracy']:.4f} {row['seconds']:.0f} s"
+            f"{job.dataset} {job.features} {job.method} eps {job.epsilon:g} "
+            f"draw {task.seed}: {row['accuracy']:.4f} {row['seconds']:.0f} s"
         )
 
 
@@ -169,17 +169,26 @@ def reproduce(
     draws: int = jobs.DRAWS,
     out: Path = OUT,
 ) -> str:
-    """Run the fits of claims that are missing, or all of them again, and compare.
+    """Run the fits of claims that are missing, or stored ones again, and compare.
 
     Returns the paper's numbers, ours and verdicts as a Markdown table, and with `again`
-    also the stored rows beside the new ones.
+    also the stored rows beside the new ones. `quick` has stored fits and repeats them.
+
+    Raises ValueError if `again` finds no stored fit of claims that run here.
     """
     from benchmarks import verdicts
 
+    again = again or selector == "quick"
     # fits on a user's features do not mix with the project's
     new = AGAIN if again or file else out
-    run(missing(selector, new, draws, images, file))
     pairs = jobs.select(selector, backbone_of(file))
+    tasks = missing(selector, new, draws, images, file)
+    if again and not file:
+        kept = {row["key"] for row in stored(out)}
+        tasks = [task for task in tasks if task.job.key in kept]
+        if pairs and not any(job.key in kept for _, job in pairs):
+            raise ValueError(f"no fit of {selector} is stored. Drop --again to run it.")
+    run(tasks)
     found = [] if selector == "quick" else jobs.selected(selector)
     if file:
         found = list({c.row + c.column: c for c, _ in pairs if c}.values())
@@ -188,9 +197,8 @@ def reproduce(
     told = verdicts.told(found, by_key, file is not None)
     # what cannot run here has a reason and a command
     parts = [told] if told or not found else [verdicts.states(selector, by_key)]
-    if again or not found:
-        keys = [job.key for _, job in pairs]
-        parts.append(verdicts.compared(keys, stored(out), rows))
+    if again:
+        parts.append(verdicts.compared(pairs, stored(out), rows))
     return "\n\n".join(filter(None, parts))
 
 

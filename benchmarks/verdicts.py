@@ -228,14 +228,17 @@ def _minutes(claim: Claim, by_key: dict[str, list[Row]]) -> str:
     )
 
 
-def compared(keys: Iterable[str], stored: Iterable[Row], again: Iterable[Row]) -> str:
+def compared(
+    pairs: Iterable[tuple[Claim | None, Job]],
+    stored: Iterable[Row],
+    again: Iterable[Row],
+) -> str:
     """Stored rows beside repeated ones: equal within three standard errors or not."""
     before, after = by_key_of(stored), by_key_of(again)
     lines = []
-    for key in dict.fromkeys(keys):
+    for key, (claim, job) in {pair[1].key: pair for pair in pairs}.items():
         if not after[key]:
             continue
-        job = after[key][0]["job"]
         values = [[100 * row["accuracy"] for row in of[key]] for of in (before, after)]
         cells = [measured(v) if v else "—" for v in values]
         said = "not stored"
@@ -245,9 +248,12 @@ def compared(keys: Iterable[str], stored: Iterable[Row], again: Iterable[Row]) -
             difference = abs(mean(values[0]) - mean(values[1]))
             same = difference <= max(3 * variance**0.5, 0.1)
             said = "agrees" if same else "differs"
-        how = " ".join(str(job[name]) for name in ("dataset", "features", "method"))
-        lines.append([how, job["epsilon"], *cells, said])
-    return table(("job", "ε", "stored", "again", "within three errors"), lines)
+        name = _name_of(claim) if claim else f"{job.dataset}, {job.method}"
+        how = [name, f"{job.epsilon:g}", job.label]
+        lines.append([*how, *cells, said])
+    return table(
+        ("job", "ε", "settings", "stored", "again", "within three errors"), lines
+    )
 
 
 def summary(rows: Iterable[Row], by_table: bool = True) -> str:

@@ -160,13 +160,21 @@ def test_a_formula_is_computed_and_what_cannot_run_here_has_a_command(tmp_path):
 def test_a_repeated_fit_is_compared_with_the_stored_one(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "AGAIN", tmp_path / "again")
     out = tmp_path / "stored"
-    runner.reproduce("quick", draws=1, out=out)
-    told = runner.reproduce("quick", draws=1, out=out, again=True).splitlines()[2:]
+    with pytest.raises(ValueError, match="no fit of quick is stored"):
+        runner.reproduce("quick", draws=1, out=out)
+    runner.run(runner.missing("quick", out, draws=1))
+    told = runner.reproduce("quick", draws=1, out=out).splitlines()[2:]
     assert len(told) == 2 and all(line.endswith("| agrees |") for line in told)
     path = out / "quick.jsonl"
     path.write_text(path.read_text().replace('"accuracy": 0.', '"accuracy": 1.'))
     told = runner.reproduce("quick", draws=1, out=out, again=True).splitlines()[2:]
     assert all(line.endswith("| differs |") for line in told)
+    # a job that is not stored is not run
+    lines = path.read_text().splitlines()
+    path.write_text(lines[0] + "\n")
+    monkeypatch.setattr(runner, "AGAIN", tmp_path / "fewer")
+    told = runner.reproduce("quick", draws=1, out=out).splitlines()[2:]
+    assert len(told) == 1
 
 
 def test_a_row_says_how_it_came_about(tiny):
