@@ -11,14 +11,6 @@ import click
 PATH = click.Path(path_type=Path, exists=True)
 METHODS = ("auto", "dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
 EXTRACTION = ("scattering", "loader", "photographs")
-METHOD = click.option(
-    "--method",
-    "methods",
-    type=click.Choice(METHODS),
-    multiple=True,
-    default=METHODS,
-    help="One or more; default: all.",
-)
 
 
 @click.group()
@@ -31,10 +23,37 @@ def experiment(name: str) -> Any:
     return import_module(f"benchmarks.experiments.{name}")
 
 
+def on_features(command: Any) -> Any:
+    """Add the arguments of commands that fit heads on features files."""
+    parameters = (
+        click.argument("name"),
+        click.option("--train", type=PATH, required=True),
+        click.option("--test", type=PATH, required=True),
+        click.option(
+            "--method",
+            "methods",
+            type=click.Choice(METHODS),
+            multiple=True,
+            default=METHODS,
+            help="One or more; default: all.",
+        ),
+    )
+    for parameter in reversed(parameters):
+        command = parameter(command)
+    return command
+
+
 def show(paths: list[Path]) -> None:
     """Say what was written."""
     for path in paths:
         click.echo(path)
+
+
+def show_readme(name: str) -> None:
+    """Write the README of an experiment, and print it."""
+    from benchmarks import render
+
+    click.echo(render.readme(name).read_text())
 
 
 # --- papers -------------------------------------------------------------------
@@ -68,6 +87,7 @@ def list_claims(selectors: tuple[str, ...]) -> None:
 )
 @click.option(
     "--features",
+    "file",
     type=PATH,
     help="Features file with the splits train and test, for heads on the paper's "
     "features.",
@@ -84,13 +104,7 @@ def list_claims(selectors: tuple[str, ...]) -> None:
     show_default=True,
     help="Number of noise draws of a fit, at most.",
 )
-def reproduce(
-    selectors: tuple[str, ...],
-    images: Path | None,
-    features: Path | None,
-    again: bool,
-    draws: int,
-) -> None:
+def reproduce(selectors: tuple[str, ...], **given: Any) -> None:
     """Run the fits of claims that are missing, and print the paper's numbers and ours.
 
     CLAIM: as in `claims`, or quick (ten minutes).
@@ -99,7 +113,7 @@ def reproduce(
 
     for selector in selectors or ("quick",):
         try:
-            found = runner.reproduce(selector, images, features, again, draws)
+            found = runner.reproduce(selector, **given)
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error
         click.echo(found)
@@ -149,24 +163,14 @@ def arithmetic() -> None:
 
 
 @main.command()
-@click.argument("name")
-@click.option("--train", type=PATH, required=True)
-@click.option("--test", type=PATH, required=True)
-@METHOD
+@on_features
 @click.option("--draws", default=5, show_default=True)
 @click.option("--epsilon", "epsilons", type=float, multiple=True, help="Default: all.")
-def heads(
-    name: str,
-    train: Path,
-    test: Path,
-    methods: tuple[str, ...],
-    draws: int,
-    epsilons: tuple[float, ...],
-) -> None:
+def heads(epsilons: tuple[float, ...], **given: Any) -> None:
     """Accuracy of every method at every epsilon on a features file."""
     from benchmarks import heads as h
 
-    h.sweep(name, train, test, methods, draws, epsilons or h.EPSILONS)
+    h.sweep(**given, epsilons=epsilons or h.EPSILONS)
 
 
 @main.command()
@@ -191,43 +195,29 @@ def seeded() -> None:
 
 
 @main.command()
-@click.argument("name")
-@click.option("--train", type=PATH, required=True)
-@click.option("--test", type=PATH, required=True)
-@METHOD
+@on_features
 @click.option("--repeats", default=3, show_default=True)
 @click.option("--epsilon", default=1.0, show_default=True)
-def cost(
-    name: str,
-    train: Path,
-    test: Path,
-    methods: tuple[str, ...],
-    repeats: int,
-    epsilon: float,
-) -> None:
+def cost(**given: Any) -> None:
     """Time and memory of `dphead fit`."""
     from benchmarks import heads as h
 
-    h.cost(name, train, test, methods, repeats, epsilon)
+    h.cost(**given)
 
 
 @main.command()
 def peers() -> None:
     """One full-batch step, ours and other libraries'."""
-    module = experiment("peers")
-    module.run()
-    show(module.write())
-    click.echo(module.table())
+    experiment("peers").run()
+    show_readme("peers")
 
 
 @main.command()
 @click.argument("folder", type=PATH)
 def scale(folder: Path) -> None:
     """Time and memory of sums against rows, streamed from a file in FOLDER."""
-    module = experiment("scale")
-    module.run(folder)
-    show(module.write())
-    click.echo(module.table())
+    experiment("scale").run(folder)
+    show_readme("scale")
 
 
 @main.command()
@@ -269,7 +259,7 @@ def faults(probes: tuple[str, ...], tries: int | None, seed: int) -> None:
     module = experiment("faults")
     for probe in probes or module.PROBES:
         module.run(probe, tries, seed)
-    show(module.write())
+    show_readme("faults")
 
 
 @main.command()

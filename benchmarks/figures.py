@@ -11,12 +11,12 @@ from typing import Any
 
 from benchmarks import claims, verdicts
 from benchmarks.claims import Claim
-from benchmarks.heads import METHODS
+from benchmarks.commands import METHODS
 from benchmarks.jobs import run_here
 from benchmarks.plots import BLUE, ORANGE, new_figure, save_figure
 from benchmarks.runner import stored
 from benchmarks.store import RESULTS, read
-from benchmarks.tables import TITLES
+from benchmarks.tables import title_of
 
 NAME = "cifar10-mobilenetv2"
 OUT = RESULTS.parents[1] / "docs" / "pictures" / "accuracy.png"
@@ -131,7 +131,7 @@ def accuracies() -> Path:
     )
     axes.set_xticks(sorted(ticks), [f"{e:g}" for e in sorted(ticks)])
     axes.set_xticks([], minor=True)
-    axes.set_title(TITLES[NAME], fontsize=11)
+    axes.set_title(title_of(NAME), fontsize=11)
     axes.legend(frameon=False, fontsize=9, ncols=2)
     save_figure(figure, OUT)
     return OUT

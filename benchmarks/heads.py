@@ -30,7 +30,6 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo
 
-METHODS = ("auto", "dp-ls", "dp-fc", "dp-adam", "dp-sgd", "prototypes", "dp-newton")
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
 DELTA = 1e-5
 

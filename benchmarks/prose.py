@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable
 
 WIDTH = 100
-ITEM = re.compile(r"\s*([-*]|\d+\.)\s+")
+ITEM = re.compile(r"\s*([-*]|\d{1,2}\.)\s+")
 # a line that begins so is no prose: a table, heading, tag, picture or code
 OTHER = ("|", "#", "<", "!", "    ")
 FENCE = "```"

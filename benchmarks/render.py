@@ -17,7 +17,12 @@ EXPERIMENTS = (
 def write() -> list[Path]:
     """Write all tables, READMEs and pictures; returns the paths of the last two."""
     tables.write()
-    paths = []
-    for name in EXPERIMENTS:
-        paths += import_module(f"benchmarks.experiments.{name}").write()
-    return [*paths, *figures.write(), *accounting.write()]
+    return [*map(readme, EXPERIMENTS), *figures.write(), *accounting.write()]
+
+
+def readme(name: str) -> Path:
+    """Write the README of an experiment; returns its path."""
+    module = import_module(f"benchmarks.experiments.{name}")
+    path = module.OUT / "README.md"
+    path.write_text(module.readme(), encoding="utf-8")
+    return path

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-METHODS = ("auto", "dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes")
+from benchmarks.commands import METHODS
+
 RELATIONS = ("zero_out", "add_remove", "replace_one")
 BACKENDS = ("numpy", "jax", "reference")
 SOME = ("numpy", "jax")

@@ -3,6 +3,7 @@ markers in README.md and docs/results.md.
 """
 
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,112 +11,13 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks import claims, papers, verdicts
-from benchmarks.experiments import (
-    audit_defects,
-    peers,
-    scale,
-)
-from benchmarks.heads import METHODS
+from benchmarks.commands import METHODS
+from benchmarks.experiments import audit_defects, peers, scale
 from benchmarks.prose import table, wrapped
 from benchmarks.runner import stored
 from benchmarks.store import RESULTS, read
 
-HEADS = {  # features of the rows in results/heads/
-    "mnist-scatternet": "MNIST, ScatterNet without normalization (60,000 × 3,969)",
-    "mnist-scatternet-synthetic": "MNIST, ScatterNet normalized by synthetic images",
-    "mnist-scatternet-local": "MNIST, ScatterNet, per-image normalization (default)",
-    "mnist-deep-patches": "MNIST, patches of ScatterNet's maps (60,000 × 9,216)",
-    "fashion-mnist-scatternet": (
-        "Fashion-MNIST, ScatterNet without normalization (60,000 × 3,969)"
-    ),
-    "fashion-mnist-scatternet-synthetic": (
-        "Fashion-MNIST, ScatterNet normalized by synthetic images"
-    ),
-    "fashion-mnist-scatternet-local": (
-        "Fashion-MNIST, ScatterNet, per-image normalization (default)"
-    ),
-    "fashion-mnist-scatternet-scales": (
-        "Fashion-MNIST, ScatterNet, per-image normalization, two scales "
-        "(60,000 × 5,733)"
-    ),
-    "fashion-mnist-deep-patches": (
-        "Fashion-MNIST, patches of ScatterNet's maps (60,000 × 9,216)"
-    ),
-    "cifar10-scatternet": (
-        "CIFAR-10, ScatterNet without normalization (50,000 × 15,552)"
-    ),
-    "cifar10-scatternet-synthetic": (
-        "CIFAR-10, ScatterNet normalized by synthetic images"
-    ),
-    "cifar10-scatternet-opponent": (
-        "CIFAR-10, ScatterNet normalized by synthetic images, opponent colors"
-    ),
-    "cifar10-scatternet-local": (
-        "CIFAR-10, ScatterNet, per-image normalization, opponent colors, mirrored"
-    ),
-    "cifar10-deep-patches": (
-        "CIFAR-10, patches of ScatterNet's maps, opponent colors, mirrored "
-        "(50,000 × 9,216)"
-    ),
-    "cifar10-deep-patches-scales": (
-        "CIFAR-10, patches of ScatterNet's maps, two scales, opponent colors, mirrored "
-        "(50,000 × 18,432)"
-    ),
-    "cifar10-deep-patches-joined": (
-        "CIFAR-10, patches of ScatterNet's maps, two scales and 48 px, opponent "
-        "colors, mirrored (50,000 × 27,648)"
-    ),
-}
-BACKBONES = {  # public backbones, as HEADS
-    "cifar10-mobilenetv2": "CIFAR-10, MobileNetV2 at 128 px (50,000 × 1,280)",
-    "cifar10-mobilenetv2-192": "CIFAR-10, MobileNetV2 at 192 px",
-    "cifar10-lite2": "CIFAR-10, EfficientNet-Lite2 at 128 px (50,000 × 1,280)",
-    "cifar10-lite2-192": "CIFAR-10, EfficientNet-Lite2 at 192 px",
-    "cifar10-both": "CIFAR-10, both together (50,000 × 2,560)",
-    "cifar10-both-192": "CIFAR-10, both together at 192 px",
-    "cifar100-mobilenetv2": (
-        "half of CIFAR-100, MobileNetV2 at 128 px (25,000 × 1,280)"
-    ),
-    "cifar100-mobilenetv2-192": "half of CIFAR-100, MobileNetV2 at 192 px",
-    "cifar100-lite2": "half of CIFAR-100, EfficientNet-Lite2 at 128 px",
-    "cifar100-lite2-192": "half of CIFAR-100, EfficientNet-Lite2 at 192 px",
-    "cifar100-both": "half of CIFAR-100, both together (25,000 × 2,560)",
-    "cifar100-both-192": "half of CIFAR-100, both together at 192 px",
-    "fashion-mnist-mobilenetv2": (
-        "Fashion-MNIST, MobileNetV2 at 128 px (60,000 × 1,280)"
-    ),
-    "fashion-mnist-mobilenetv2-192": "Fashion-MNIST, MobileNetV2 at 192 px",
-    "fashion-mnist-lite2": "Fashion-MNIST, EfficientNet-Lite2 at 128 px",
-    "fashion-mnist-lite2-192": "Fashion-MNIST, EfficientNet-Lite2 at 192 px",
-    "fashion-mnist-both": "Fashion-MNIST, both together (60,000 × 2,560)",
-    "fashion-mnist-both-192": "Fashion-MNIST, both together at 192 px",
-}
-TITLES = (
-    HEADS
-    | BACKBONES
-    | {
-        "backbones": "`auto` on public backbones",
-        "scatternet": "`auto` on ScatterNet features",
-        "papers": "`auto` beside the papers' heads",
-        "defects": "Defects that an audit catches",
-        "hidden": "Defects that need exact tests or many draws",
-        "peers": "A step compared with other libraries",
-        "scale": "DP-LS's sums against the number of rows",
-    }
-)
-DATA = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "half of CIFAR-100",
-    "fashion-mnist": "Fashion-MNIST",
-}
-# what is compared, on which data, and two heads: features and method
-GAINS = (
-    ("192 px instead of 128 px, MobileNetV2", "mobilenetv2-192", "mobilenetv2"),
-    ("192 px instead of 128 px, EfficientNet-Lite2", "lite2-192", "lite2"),
-    ("EfficientNet-Lite2 instead of MobileNetV2, 128 px", "lite2", "mobilenetv2"),
-    ("both instead of EfficientNet-Lite2, 128 px", "both", "lite2"),
-    ("both instead of EfficientNet-Lite2, 192 px", "both-192", "lite2-192"),
-)
+TITLES = tomllib.loads((Path(__file__).parent / "titles.toml").read_text())
 INTRODUCTION = """# The papers' tables
 
 Claimed and measured accuracy in %: mean ± standard deviation over paired noise draws
@@ -156,6 +58,12 @@ PAGES = tuple(
     Path(name)
     for name in ("README.md", "docs/results.md", "docs/audit.md", "docs/papers.md")
 )
+
+
+def title_of(name: str) -> str:
+    """Return the title of a table, or of the features of rows."""
+    parts = ("heads", "backbones", "tables")
+    return next((TITLES[p][name] for p in parts if name in TITLES[p]), name)
 
 
 def accuracy_table(rows: list[Row]) -> str:
@@ -209,8 +117,8 @@ def gains() -> str:
     return differences(
         [
             (f"{data}: {what}", (f"{name}-{one}", "auto"), (f"{name}-{two}", "auto"))
-            for name, data in DATA.items()
-            for what, one, two in GAINS
+            for name, data in TITLES["data"].items()
+            for what, (one, two) in TITLES["gains"].items()
         ]
     )
 
@@ -220,7 +128,7 @@ def compared_with_fc() -> str:
     return differences(
         [
             (f"{title.partition(' (')[0]}: {method}", (name, method), (name, "dp-fc"))
-            for name, title in BACKBONES.items()
+            for name, title in TITLES["backbones"].items()
             for method in ("dp-sgd", "dp-adam")
             if _means(name, method) and _means(name, "dp-fc")
         ]
@@ -249,8 +157,13 @@ def cost_table(rows: list[Row]) -> str:
         group = [r for r in every if r["commit"] == every[-1]["commit"]]
         seconds = median(r["seconds"] for r in group)
         memory = max(r["peak_memory_mb"] for r in group)
-        title = TITLES.get(dataset, dataset)
-        cells_of = [title, method, f"{epsilon:g}", f"{seconds:.1f}", str(len(group))]
+        cells_of = [
+            title_of(dataset),
+            method,
+            f"{epsilon:g}",
+            f"{seconds:.1f}",
+            str(len(group)),
+        ]
         lines.append([*cells_of, f"{memory:.0f} MB"])
     return table(names, lines)
 
@@ -270,9 +183,9 @@ def render() -> dict[str, str]:
             f"{_source(rows)}"
         )
         tables[path.stem] = f"{accuracy_table(rows)}\n\n{note}"
-    scatternet = auto_table(HEADS, (0.1, 0.5, 1.0, 2.0, 3.0))
+    scatternet = auto_table(TITLES["heads"], (0.1, 0.5, 1.0, 2.0, 3.0))
     tables["scatternet"] = f"{scatternet}\n\n{SCATTERNET}"
-    backbones = auto_table(BACKBONES, (0.5, 1.0, 2.0, 8.0, float("inf")))
+    backbones = auto_table(TITLES["backbones"], (0.5, 1.0, 2.0, 8.0, float("inf")))
     tables["backbones"] = f"{backbones}\n\n{BACKBONE_NOTE}"
     tables["gains"] = gains()
     tables["compared-with-fc"] = compared_with_fc()
@@ -311,7 +224,7 @@ def write(
     for name, text in tables.items():
         if name in ("five", "verdicts", "gains", "compared-with-fc"):  # of other pages
             continue
-        parts.append(f"## {TITLES.get(name, name)}\n\n{text}\n")
+        parts.append(f"## {title_of(name)}\n\n{text}\n")
     parts.append(INTRODUCTION)
     # what has most measured rows comes first
     for paper in sorted(claims.PAPERS, key=lambda p: p != "TB21"):

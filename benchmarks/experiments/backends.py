@@ -9,17 +9,16 @@ The ratio of processor seconds, of all threads, changes less.
 
 import os
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from benchmarks import prose
+from benchmarks.commands import METHODS
 from benchmarks.store import RESULTS, append, provenance, read
 
 OUT = RESULTS / "backends"
-METHODS = ("auto", "dp-fc", "dp-ls", "dp-newton", "dp-adam", "dp-sgd", "prototypes")
 SIZES = ((20_000, 768, 10), (50_000, 1280, 100))
 NEWTON_ROWS = 2_000  # of 100 classes, each with a Hessian of its own
 REPEATS = 3
@@ -77,13 +76,5 @@ def readme() -> str:
     return prose.wrapped(f"# {__doc__}\n{prose.table((*head, *more), lines)}\n")
 
 
-def write() -> list[Path]:
-    """Write it; returns its path."""
-    paths = [OUT / "README.md"]
-    paths[0].write_text(readme(), encoding="utf-8")
-    return paths
-
-
 if __name__ == "__main__":
     run()
-    write()

@@ -8,7 +8,6 @@ each. The probes are in `benchmarks.faults`.
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import prose
@@ -200,11 +199,3 @@ def readme() -> str:
         f"{INTRODUCTION}\n{table(rows)}\n\n{what}{NOTES}\n"
         f"Machines: {'; '.join(machines)}.\n"
     )
-
-
-def write() -> list[Path]:
-    """Write it; returns its path."""
-    path = OUT / "README.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(readme(), encoding="utf-8")
-    return [path]

@@ -13,7 +13,6 @@ and the worst run in parentheses.
 import subprocess
 import time
 from collections import defaultdict
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -179,10 +178,3 @@ def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
 def readme() -> str:
     """results/peers/README.md from the stored rows."""
     return prose.wrapped(f"# {__doc__}\n{table()}\n\n{WHY}")
-
-
-def write() -> list[Path]:
-    """Write it; returns its path."""
-    paths = [OUT / "README.md"]
-    paths[0].write_text(readme(), encoding="utf-8")
-    return paths

@@ -262,10 +262,3 @@ def table() -> str:
 def readme() -> str:
     """results/scale/README.md from the stored rows."""
     return prose.wrapped(f"# {__doc__}\n{table()}\n")
-
-
-def write() -> list[Path]:
-    """Write it; returns its path."""
-    paths = [OUT / "README.md"]
-    paths[0].write_text(readme(), encoding="utf-8")
-    return paths

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import claims, jobs, runner, verdicts
+from benchmarks.store import RESULTS
 
 
 @pytest.mark.parametrize(
@@ -108,3 +109,11 @@ def test_the_summary_gives_each_printed_number_one_verdict(by_table):
     assert len(lines) == (
         len({(c.paper, c.table) for c in claims.load()}) if by_table else 4
     )
+
+
+def test_tables_show_the_commands_of_today():
+    """A renamed option of `dphead finetune` changes them."""
+    page = (RESULTS.parent / "TABLES.md").read_text()
+    for claim in claims.load():
+        if jobs.standing(claim)[0] not in ("", jobs.ARITHMETIC):
+            assert verdicts.shown(claim) in page, claim
