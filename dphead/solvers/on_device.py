@@ -67,6 +67,7 @@ def own_settings() -> Iterator[Any]:
         jax.default_matmul_precision("highest"),
         jax.debug_nans(False),  # a factor of an indefinite matrix is NaN
         jax.debug_infs(False),
+        jax.debug_key_reuse(False),
         jax.transfer_guard("allow"),
         jax.no_tracing(False),
         _no_mesh(),

@@ -21,6 +21,8 @@ _OPTIMIZER = Setting("Optimizer of optax.", _KNOWN)
 # optax's own clipping and noise for gradients per example, which no solver gets
 _PER_EXAMPLE = "DifferentiallyPrivateAggregateState"
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
+# operations that call Python, whose code has no digest and may fail after the charge
+_CALLBACK = re.compile(r"\b(pure|io)_callback\[")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,10 @@ class OptaxDescent(GradientDescent):
 
         def traced(function: Any, *given: Any) -> Any:
             found, out = jax.make_jaxpr(function, return_shape=True)(*given)
-            digest.update(_ADDRESS.sub("", str(found)).encode())
+            text = str(found)
+            if call := _CALLBACK.search(text):
+                raise ValueError(f"it has a {call[1]}_callback, which jax cannot trace")
+            digest.update(_ADDRESS.sub("", text).encode())
             for one in found.consts:
                 is_key = jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key)
                 array = jax.random.key_data(one) if is_key else one

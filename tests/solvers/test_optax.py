@@ -108,6 +108,13 @@ def refused():
             lambda gradient, state, _: (gradient, jax.numpy.append(state, 0.0)),
         ),
     )
+    yield (
+        "pure_callback, which jax cannot trace",  # it could fail after the charge
+        optax.GradientTransformation(
+            lambda weights: (),
+            lambda g, state, _: (jax.pure_callback(np.sign, g, g), state),
+        ),
+    )
     yield "or GradientTransformation", 3
 
 
