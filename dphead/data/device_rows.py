@@ -60,8 +60,8 @@ class DeviceRows:
         """Raise ValueError if several processes hold these rows, or copies of them."""
         if self.is_shared:
             raise ValueError(
-                "Several processes share these rows. Only private classifiers and "
-                "DPPCA fit them. Use an array of this process."
+                "Several processes share these rows. Only private fits of classifiers "
+                "and of DPPCA read them. Elsewhere, use an array of this process."
             )
 
     def __len__(self) -> int:
@@ -194,13 +194,13 @@ def jax_array(x: Any) -> Any:
     ValueError
         If the array has no values that this process can read.
     """
-    from jax import Array
+    from jax import Array, dtypes, numpy
 
     refuse_traced(x)
-    if not isinstance(x, Array):
+    if not isinstance(x, Array) or numpy.issubdtype(x.dtype, dtypes.extended):
         raise ValueError(
-            f"A {type(x).__name__} of jax is not an array. Pass a jax.Array, such as "
-            "`ref[...]`."
+            f"A {type(x).__name__} of jax is not an array of numbers. Pass a jax.Array "
+            "of numbers, such as `ref[...]`."
         )
     if x.is_deleted():
         raise ValueError(
@@ -208,6 +208,8 @@ def jax_array(x: Any) -> Any:
         )
     if x.ndim == 2 and str(x.dtype) in _FLOATS:
         return DeviceRows(x)
+    if x.is_fully_replicated and x.addressable_shards:
+        x = x.addressable_data(0)
     if not x.is_fully_addressable:
         raise ValueError(
             f"Each process must have all labels and groups, got a part of {x.shape}. "

@@ -119,11 +119,12 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Parameters
         ----------
         X : array-like of shape (n_rows, n_features), or path
-            Array, data frame or PyTorch tensor of numbers, or path of a features file.
+            Array, data frame, PyTorch tensor or jax array of numbers, or path of a
+            features file. Several processes can share a jax array.
         y : array-like of shape (n_rows,), default=None
-            Labels as an array, list, PyTorch tensor, or column of pandas or pyarrow. A
-            row with a missing label adds zero to every sum. Must be None if X is a
-            path.
+            Labels of all rows, as an array, list, PyTorch tensor, or column of pandas
+            or pyarrow. A row with a missing label adds zero to every sum. Must be None
+            if X is a path.
         groups : array-like of shape (n_rows,), default=None
             Group of each row, as string or number, for use with group_cap. A row with
             "" or a missing value is its own group. Must be None if X is a path.

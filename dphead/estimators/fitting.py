@@ -63,7 +63,7 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import Solver
 from dphead.solvers.settings import Range, Setting
-from dphead.sums.hosts import SumOfParts
+from dphead.sums.hosts import SumOfParts, all_or_none
 from dphead.sums.verified import VerifiedSum
 
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
@@ -165,8 +165,9 @@ class PrivateEstimator(BaseEstimator):
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
-                "`ledger_` exists only after `fit`, and in a pickled copy only if the "
-                "ledger is a file. Call `fit`, with a path as `ledger` to pickle it."
+                "`ledger_` exists only after `fit`, on process 0 if several fit, and "
+                "in a pickled copy only if the ledger is a file. Read the ledger and "
+                "save the head on process 0. Pass a path as `ledger` to pickle it."
             )
         if isinstance(self._ledger, str):
             if not (is_on_server(self._ledger) or os.path.isfile(self._ledger)):
@@ -264,36 +265,37 @@ class PrivateEstimator(BaseEstimator):
         ValueError, LedgerError
             If the fit is refused. Nothing is charged then.
         """
-        noise = NoiseSource(self.random_state)
-        large = self._confirmed_delta(data.facts.n_rows)
-        plan, summer = prepare()
         follows = data.hosts is not None and not data.hosts.first
-        given = None if follows else self.ledger  # only process 0 has the ledger
-        ledger = _ledger_of(given, data.source.dataset_id)
-        counted = ledger.path != IN_MEMORY or isinstance(self.ledger, Ledger)
-        weaker: dict[str, str] = {}
-        if plan.private:
-            spent = ledger.spent(plan.delta, *plan.events()) if counted else None
-            weaker = around(self, spent and spent.epsilon)
-            weaker |= {} if noise.private else {"seed": SEEDED}
-        # other ledgers may hold fits on the same images
-        others = charged_elsewhere(data.source.dataset_id, ledger.path)
-        weaker["ledgers"] = " ".join(uncounted(one.fact()) for one in others)
-        for subject, text in weaker.items():
-            if text and is_news(self, subject):
-                warnings.warn(printable(text), PrivacyWarning, stacklevel=3)
-        weaker.pop("seed", None)  # `privacy_of` adds this note
-        fit = Fit(
-            plan=plan,
-            about=about,
-            sizes=data.sizes,
-            rows=data.rows,
-            summer=summer,
-            noise=noise,
-            backend=getattr(self, "backend", "numpy"),
-            groups=data.groups,
-        )
-        fit = _on_processes(fit, data)
+        with all_or_none(data.hosts):
+            noise = NoiseSource(self.random_state)
+            large = self._confirmed_delta(data.facts.n_rows)
+            plan, summer = prepare()
+            given = None if follows else self.ledger  # only process 0 has the ledger
+            ledger = _ledger_of(given, data.source.dataset_id)
+            counted = ledger.path != IN_MEMORY or isinstance(self.ledger, Ledger)
+            weaker: dict[str, str] = {}
+            if plan.private:
+                spent = ledger.spent(plan.delta, *plan.events()) if counted else None
+                weaker = around(self, spent and spent.epsilon)
+                weaker |= {} if noise.private else {"seed": SEEDED}
+            # other ledgers may hold fits on the same images
+            others = charged_elsewhere(data.source.dataset_id, ledger.path)
+            weaker["ledgers"] = " ".join(uncounted(one.fact()) for one in others)
+            for subject, text in weaker.items():
+                if text and is_news(self, subject):
+                    warnings.warn(printable(text), PrivacyWarning, stacklevel=3)
+            weaker.pop("seed", None)  # `privacy_of` adds this note
+            fit = Fit(
+                plan=plan,
+                about=about,
+                sizes=data.sizes,
+                rows=data.rows,
+                summer=summer,
+                noise=noise,
+                backend=getattr(self, "backend", "numpy"),
+                groups=data.groups,
+            )
+            fit = _on_processes(fit, data)
         # the folds of a cross-validation share one charge
         charge = vars(self).pop("_charge", charge_ledger)
         if follows:
@@ -313,6 +315,7 @@ class PrivateEstimator(BaseEstimator):
             classes_seen=data.classes_seen,
             warning=" ".join(filter(None, notes)),
         )
+        vars(self).pop("_ledger", None)  # of an earlier fit of this process alone
         if not follows:
             self._ledger: str | Ledger = ledger
         _tell_holder(data.notice())

@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dphead.data.device_rows import DeviceRows
 from dphead.estimators.docstrings import documented
 from dphead.estimators.fitting import HeadEstimator
 from dphead.estimators.inputs import as_arrays, checked_rows
@@ -110,6 +111,17 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Fit, then return the coordinates of the rows, as in pipelines.
+
+        Parameters and errors are as in `fit`. Raises ValueError for rows that several
+        processes share, because `transform` cannot read them.
+        """
+        (X,) = as_arrays(X)
+        if isinstance(X, DeviceRows):
+            X.require_one_process()
+        return super().fit_transform(X, y, **fit_params)
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the coordinates of rows along the components.

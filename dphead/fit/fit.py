@@ -32,7 +32,7 @@ from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.base import ProblemInfo, Solver
-from dphead.sums.hosts import Hosts
+from dphead.sums.hosts import Hosts, all_or_none
 from dphead.sums.verified import VerifiedSum
 
 _T = TypeVar(
@@ -187,17 +187,17 @@ class Fit(Generic[_T]):
         RuntimeError
             If a sum of hostile rows is wrong.
         """
-        if uses_jax(self.backend) or hasattr(self.plan.solver, "needs_jax"):
-            refuse_traced()
-        self._check_sizes()
-        seconds = 0.0
-        if not getattr(self.summer.block_sum, "has_unknown_rate", False):
-            facts, solver = self.plan.facts, self.plan.solver
-            seconds = check_duration(self.plan.releases, facts, solver.name)
-        statistics = (one.statistic for one in self.plan.releases)
-        self.summer.check(statistics, self.plan.facts.n_features)
+        with all_or_none(self.hosts):
+            if uses_jax(self.backend) or hasattr(self.plan.solver, "needs_jax"):
+                refuse_traced()
+            self._check_sizes()
+            seconds = 0.0
+            if not getattr(self.summer.block_sum, "has_unknown_rate", False):
+                facts, solver = self.plan.facts, self.plan.solver
+                seconds = check_duration(self.plan.releases, facts, solver.name)
+            statistics = (one.statistic for one in self.plan.releases)
+            self.summer.check(statistics, self.plan.facts.n_features)
         if self.hosts is not None:
-            self.hosts.wait()  # one process may have read test rows for hours
             agree(self.hosts, self.agreed)
         return seconds
 
@@ -251,9 +251,10 @@ class Fit(Generic[_T]):
             If the ledger refuses the plan. Nothing is charged then.
         """
         seconds = self.check()
-        if announce is not None:
-            announce(self, seconds)
-        charged = charge(self)
+        with all_or_none(self.hosts):
+            if announce is not None:
+                announce(self, seconds)
+            charged = charge(self)
         plan, done = self.announced, 0
         if resume is not None:
             solver, done = resume(charged)
@@ -281,6 +282,8 @@ class Fit(Generic[_T]):
         """
         assert self.hosts is not None
         self.check()
+        with all_or_none(self.hosts):
+            pass  # process 0 charges
         plan, done = self.announced, 0
         if resume is not None:
             solver, done = resume()

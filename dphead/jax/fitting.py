@@ -33,15 +33,17 @@ def fit(
 ) -> Head:
     """Charge the ledger, then fit a private head.
 
-    Everything that can fail is checked before the charge, without reading a row.
+    What can be known is checked before the charge, without reading a row.
 
     Parameters
     ----------
     features : array of shape (n_rows, n_features)
         numpy or jax array of bfloat16, float16, float32 or float64, on one device or
-        with its rows sharded over several. Rows are rounded to float32.
+        with its rows sharded over several, also of other processes. Rows are rounded to
+        float32.
     labels : array of shape (n_rows,)
-        Class indices. A row with another label adds zero to every sum.
+        Class indices of all rows, on each process. A row with another label adds zero
+        to every sum.
     n_classes : int
         Public number of classes.
     epsilon, delta : float
@@ -67,7 +69,7 @@ def fit(
         If an argument is invalid, or jax traces an array or the call. Nothing is
         charged then.
     LedgerError
-        If the fit would exceed the budget.
+        If the fit would exceed the budget, on all processes.
     """
     refuse_traced()  # also with numpy's backend: jax would trace the head
     own: dict[str, Any] = {"backend": "jax"}

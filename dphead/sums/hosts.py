@@ -9,12 +9,14 @@ jax neither encrypts nor authenticates messages (docs/many-hosts.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dphead.privacy.contract import Released, Rows, SumTask
+from dphead.privacy.ledger import LedgerError
 from dphead.privacy.statistic_base import Params
 from dphead.solvers.on_device import own_settings
 from dphead.sums.caches import KeptRows
@@ -198,6 +200,38 @@ class Hosts:
         flat = self.from_first(flat)
         value = flat[:-1].reshape(released.value.shape)
         return Released(value, float(flat[-1]))
+
+
+@contextmanager
+def all_or_none(hosts: Hosts | None) -> Iterator[None]:
+    """Run a block on each process, and raise an error on all if one block fails.
+
+    Otherwise the others would wait for the process that failed, and their messages
+    would not match those of its next fit. The block must not exchange messages.
+
+    Raises
+    ------
+    LedgerError or ValueError
+        If the block failed on another process only. LedgerError if that process raised
+        it, so that all of them can try another budget.
+    """
+    own: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        own = error
+    if hosts is not None:
+        hosts.wait()  # a block may take hours
+        kind = 0 if own is None else 1 + isinstance(own, LedgerError)
+        kinds = hosts.gathered(np.array(kind))
+        if own is None and kinds.any():
+            raised = LedgerError if kinds.max() == 2 else ValueError
+            raise raised(
+                f"Process {kinds.argmax()} stopped this fit before it began, so all of "
+                "them stop. Read the error of that process."
+            )
+    if own is not None:
+        raise own
 
 
 def bounds(n_rows: int, processes: int) -> list[int]:

@@ -6,6 +6,7 @@ from collections import namedtuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 from commands import Fork, dphead
@@ -80,6 +81,8 @@ def wrong_arrays():
     yield "Complex data", jnp.asarray(X).astype(complex), Y
     yield "inconsistent numbers", jnp.asarray(X), jnp.asarray(Y[:-1])
     yield "0 sample", jnp.ones((0, 6)), jnp.ones(0, int)
+    keys = jax.random.split(jax.random.key(0), 200)
+    yield "PRNGKeyArray", jnp.asarray(X), keys
 
 
 def test_what_cannot_be_summed_is_refused_before_the_charge_and_unread(monkeypatch):
@@ -129,15 +132,30 @@ def test_no_setting_of_the_process_stops_a_charged_fit(monkeypatch):
     placed = jnp.asarray(x)
     explicit = (jax.sharding.AxisType.Explicit,)
     mesh = jax.make_mesh((1,), ("rows",), axis_types=explicit)
-    method = dpx.optax_method("lion", steps=2)
+    method = dpx.optax_method(optimizer_of_one_key(), steps=2)
     jax.clear_caches()  # so that each operation is traced
     with (
         jax.debug_nans(True),
-        jax.transfer_guard("disallow"),
+        jax.debug_infs(True),
+        jax.debug_key_reuse(True),
+        jax.checking_leaks(),
+        jax.numpy_rank_promotion("raise"),
+        jax.numpy_dtype_promotion("strict"),
+        jax.transfer_guard("disallow_explicit"),
         jax.no_tracing(True),
         jax.set_mesh(mesh),
     ):
         dpx.fit(placed, np.tile(Y, 15), **GIVEN | {"method": method})
+
+
+def optimizer_of_one_key():
+    """A transformation that draws with the same key at every step."""
+    key = jax.random.key(0)
+
+    def update(gradient, state, _):
+        return -gradient * jax.random.uniform(state, (1,)), state
+
+    return optax.GradientTransformation(lambda weights: key, update)
 
 
 def test_labels_in_a_list_of_jax_scalars_are_those_of_the_array():
@@ -301,10 +319,12 @@ index = int(sys.argv[2])
 jax.distributed.initialize(sys.argv[1], 2, index)
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from sklearn.pipeline import make_pipeline
 from core import toy
 import dphead
 import dphead.jax as dpx
 from dphead.data.device_rows import DeviceRows
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.sums.hosts import Hosts
 
 x, y = toy(200, 6, 3)
@@ -313,6 +333,16 @@ own = slice(100 * index, 100 * index + 100)
 features = jax.make_array_from_process_local_data(placed, x[own])
 assert not features.is_fully_addressable
 given = dict(n_classes=3, epsilon=2.0, delta=1e-4, random_state=1)
+seedless = {"random_state": None}
+ledger = Ledger()
+if index == 0:
+    ledger.set_budget(1.0, 1e-4)
+try:
+    dpx.fit(features, y, method="dp-sgd", steps=2, ledger=ledger, **given | seedless)
+except LedgerError:
+    small = given | seedless | {"epsilon": 0.5}
+    dpx.fit(features, y, method="dp-sgd", steps=2, ledger=ledger, **small)
+retried = ledger.count_fits()
 head = dpx.fit(features, y, method="dp-sgd", steps=2, backend="numpy", **given)
 told = [head.model.head_.weights.tobytes().hex(), hasattr(head.model, "ledger_")]
 try:
@@ -329,13 +359,21 @@ def regress():
 def validate():
     model = dphead.DPAutoClassifier(classes=range(3), delta=1e-4)
     dphead.cross_validate(model, features, y)
-for read in (lambda: DeviceRows(features)[np.array([0, 150])], regress, validate):
+def components():
+    first = dphead.DPPCA(delta=1e-4, ledger=ledger)
+    make_pipeline(first, dphead.DPAutoClassifier()).fit(features, y)
+def read_rows():
+    DeviceRows(features)[np.array([0, 150])]
+for read in (read_rows, regress, validate, components):
     try:
         read()
     except ValueError as error:
         told.append(str(error))
 own = dpx.fit(jax.numpy.asarray(x), y, method="prototypes", **given)  # of one process
 told.append(hasattr(own.model, "ledger_"))
+labels = jax.make_array_from_process_local_data(NamedSharding(placed.mesh, P()), y)
+own.model.fit(features, labels)
+told.append([retried, ledger.count_fits(), hasattr(own.model, "ledger_")])
 with jax.disable_jit():
     told.append(Hosts(index, 2).texts(str(index)))
 print(json.dumps(told))
@@ -347,7 +385,7 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     running = [Fork(tmp_path, PROCESS, address, i) for i in range(2)]
     done = [one.wait(120) for one in running]
     assert [one.code for one in done] == [0, 0], done
-    heads, ledgers, refusals, copies, *reads, fits, texts = zip(
+    heads, ledgers, refusals, copies, *reads, fits, again, texts = zip(
         *(json.loads(one.out.splitlines()[-1]) for one in done), strict=True
     )
     model = DPHeadClassifier(
@@ -359,8 +397,10 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     assert all("differ in settings" in text for text in refusals)
     assert all("an equal part" in text for text in copies)  # not a fit on each
     assert fits == (True, True)  # each charged a ledger of its own
+    # the second budget only, and only of process 0; no charge for components
+    assert again == ([1, 1, True], [0, 0, False])
     assert texts == (["0", "1"],) * 2  # else `agree` would compare nothing
-    assert len(reads) == 3
+    assert len(reads) == 4
     assert all("Several processes share" in text for texts in reads for text in texts)
 
 

@@ -22,6 +22,7 @@ from together import together
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import SumTask
+from dphead.privacy.ledger import LedgerError
 from dphead.privacy.release import release
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import (
@@ -33,7 +34,7 @@ from dphead.privacy.statistics import (
 )
 from dphead.privacy.transform import RowTransform
 from dphead.sums.cpu import CpuSums
-from dphead.sums.hosts import SumOfParts, bounds, follow
+from dphead.sums.hosts import SumOfParts, all_or_none, bounds, follow
 from dphead.sums.reference import ReferenceSums
 from dphead.sums.verified import VerifiedSum
 
@@ -81,6 +82,29 @@ def shared_releases(
 
     found, sent = together(count, work)
     return found[0], found[1:], sent
+
+
+@pytest.mark.parametrize(
+    "raised, others", [(LedgerError, LedgerError), (OSError, ValueError)]
+)
+def test_an_error_before_a_fit_is_raised_on_all_processes(raised, others):
+    """Each can then fit again: its messages match those of the others."""
+
+    def work(hosts):
+        seen = []
+        for failing in (1, None):
+            try:
+                with all_or_none(hosts):
+                    if hosts.index == failing:
+                        raise raised("its own")
+                seen.append(None)
+            except Exception as error:
+                seen.append((type(error), "its own" in str(error)))
+        return seen
+
+    of_others = [(others, False), None]
+    found, _ = together(3, work)
+    assert found == [of_others, [(raised, True), None], of_others]
 
 
 @given(st.integers(0, 2000), st.integers(1, 40))
