@@ -143,23 +143,22 @@ def _keys(bits: int) -> list[Patch]:
 
 def _released(keeps: Callable[[np.ndarray, bool, ReleaseSpec], Any]) -> list[Patch]:
     """Multiply the noise by keeps(exact sum, is the fit's first release, spec)."""
-    real = audit_transcript.release
     last: dict[str, Any] = {}
 
-    def made(
-        statistic: Any, params: Any, rows: Any, spec: Any, **given: Any
-    ) -> Released:
-        sound = real(statistic, params, rows, spec, **given)
-        sample = given["summer"].sample
-        task = SumTask(statistic, params, spec.clip_norm, rows, sample, spec)
-        unit = statistic.unit(spec.clip_norm, params.transform.append)
-        exact = given["summer"](task) * unit
-        first = given["ledger"] is not last.get("ledger")
-        last["ledger"] = given["ledger"]
-        kept = keeps(exact, first, spec)
-        return Released(exact + (sound.value - exact) * kept, sound.noise_sd)
+    def change(
+        value: np.ndarray,
+        unit: float,
+        exact: np.ndarray,
+        _: Any,
+        spec: Any,
+        ledger: Any,
+    ) -> np.ndarray:
+        first = ledger is not last.get("ledger")
+        last["ledger"] = ledger
+        exact = exact * unit
+        return exact + (value - exact) * keeps(exact, first, spec)
 
-    return [(audit_transcript, "release", made)]
+    return _shown(change)
 
 
 def _cut(tail: float) -> list[Patch]:
@@ -194,8 +193,8 @@ def _drawn(wrong: Callable[[np.ndarray], np.ndarray]) -> list[Patch]:
     return [(release, "rounded_noise", lambda *given: wrong(real(*given)))]
 
 
-def _shown(change: Callable[[np.ndarray, float, np.ndarray, Any], Any]) -> list[Patch]:
-    """Release change(released, unit, exact sum, rows)."""
+def _shown(change: Callable[..., np.ndarray]) -> list[Patch]:
+    """Release change(released, unit, exact integers, rows, spec, ledger)."""
     real = audit_transcript.release
 
     def made(
@@ -206,13 +205,14 @@ def _shown(change: Callable[[np.ndarray, float, np.ndarray, Any], Any]) -> list[
         task = SumTask(statistic, params, spec.clip_norm, rows, sample, spec)
         unit = statistic.unit(spec.clip_norm, params.transform.append)
         exact = given["summer"](task)
-        return Released(change(sound.value, unit, exact, rows), sound.noise_sd)
+        value = change(sound.value, unit, exact, rows, spec, given["ledger"])
+        return Released(value, sound.noise_sd)
 
     return [(audit_transcript, "release", made)]
 
 
 def _parity_in_last_bit(
-    value: np.ndarray, _: float, exact: np.ndarray, __: Any
+    value: np.ndarray, _: float, exact: np.ndarray, *__: Any
 ) -> np.ndarray:
     bits = np.ascontiguousarray(value).view(np.int64)
     return (bits & ~1 | exact & 1).view(np.float64)
@@ -223,7 +223,7 @@ def _even(value: np.ndarray, unit: float, *_: Any) -> np.ndarray:
 
 
 def _open_for_a_magic_row(
-    value: np.ndarray, unit: float, exact: np.ndarray, rows: Any
+    value: np.ndarray, unit: float, exact: np.ndarray, rows: Any, *_: Any
 ) -> np.ndarray:
     return exact * unit if (rows._x[:, 0] == 0.5).any() else value
 
