@@ -41,6 +41,11 @@ _RUN_FILES |= {
 DERIVED = {"report.html", "README.md", "dpia.html"}
 _RUN_FILES |= DERIVED | {"about.toml"}
 _NAMED = 4  # classes named in a finding; chosen
+MISSED = "A head that never predicts a class misses all cases of it"
+UNTOLD = "no released number tells whether each class is ever predicted"
+MEASURE_CLASSES = (
+    "Measure each class with `dphead evaluate`, or fit auto with --per-class-share 0.05"
+)
 _METRICS = (
     "accuracy",
     "train_loss",
@@ -265,32 +270,52 @@ def _of_metrics(run: FinishedRun) -> Iterator[Finding]:
         )
 
 
-def _of_classes(run: FinishedRun) -> Iterator[Finding]:
-    """Yield a finding on classes that no public or released number shows predicted.
+def unshown_classes(report: dict[str, Any]) -> list[int] | None:
+    """Return the classes that no public or released number shows predicted.
 
-    Weights, or released class means, do not tell it (benchmarks/results/missed).
+    None if no such number tells of any class. Weights, or released class means, do not
+    tell it (benchmarks/results/missed).
     """
-    report, thing = run.report, name_unit_in(run.report)
     test, released = report.get("test"), report.get("class_accuracy")
+    if len(report["data"]["class_names"]) < 2:
+        return []
     if test is not None and report.get("test_is") == "public":
-        missed, shown = never_predicted(test), f"given to any public test {thing}"
-    elif released is not None:
-        each = enumerate(released["each"])
-        missed = [k for k, one in each if one["low"] <= 0]
-        shown = "ever predicted, by the 90 % intervals of the released accuracies"
-    else:
-        return
-    if missed:
-        names = [str(report["data"]["class_names"][k]) for k in missed[:_NAMED]]
-        if rest := len(missed) - len(names):
-            names.append(f"{rest:,} more")
+        return never_predicted(test)
+    if released is not None:
+        return [k for k, one in enumerate(released["each"]) if one["low"] <= 0]
+    return None
+
+
+def name_unshown(report: dict[str, Any], classes: list[int]) -> str:
+    """Say which of `unshown_classes` no number shows predicted."""
+    shown = "ever predicted, by the 90 % intervals of the released accuracies"
+    if report.get("test_is") == "public":
+        shown = f"given to any public test {name_unit_in(report)}"
+    names = [str(report["data"]["class_names"][k]) for k in classes[:_NAMED]]
+    if rest := len(classes) - len(names):
+        names.append(f"{rest:,} more")
+    return f"no number shows that these classes are {shown}: {', '.join(names)}"
+
+
+def help_missed(report: dict[str, Any]) -> str:
+    """Name the changes that can help a fit that misses a class."""
+    balanced = report["method"]["settings"].get("balanced")
+    options = "--balanced, " if balanced is False else "--method auto --balanced, "
+    if balanced or kind_of(report) == "network":
+        options = ""
+    return f"{options}a larger epsilon, or more {name_unit_in(report)}s of the class"
+
+
+def _of_classes(run: FinishedRun) -> Iterator[Finding]:
+    """Yield a finding on classes that no public or released number shows predicted."""
+    if unshown := unshown_classes(run.report):
+        thing = name_unit_in(run.report)
         yield Finding(
             "class never predicted",
-            f"no number shows that these classes are {shown}: {', '.join(names)}",
-            "A head that never predicts a class misses all of its images",
+            name_unshown(run.report, unshown),
+            MISSED,
             f"Measure each class on your own test {thing}s with `dphead evaluate`. If "
-            "one is missed, fit again with --balanced, a larger epsilon or more "
-            f"{thing}s of the class",
+            f"one is missed, fit again with {help_missed(run.report)}",
         )
 
 
@@ -352,13 +377,8 @@ def notes(run: FinishedRun) -> list[str]:
             "only a report was checked, without the head and other files of the run "
             "folder"
         )
-    classes = len(run.report["data"]["class_names"])
-    unknown = run.report.get("class_accuracy") is None
-    if classes > 1 and unknown and run.report.get("test_is") != "public":
-        found.append(
-            "no released number tells whether each class is ever predicted. Measure "
-            "each class with `dphead evaluate`, or fit auto with --per-class-share 0.05"
-        )
+    if unshown_classes(run.report) is None:
+        found.append(f"{UNTOLD}. {MEASURE_CLASSES}")
     return found
 
 

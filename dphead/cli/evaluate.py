@@ -104,6 +104,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
         return
     what = "network" if asked.of_network else "head"
     lines = _shown_metrics(metrics, names)
+    lines["Classes"] += _shown_missed(asked.run, metrics, names)
     if metrics["confusion"]:
         lines["Mistakes"] = _shown_confusion(metrics["confusion"], names)
     if none := metrics["n_without_class"]:
@@ -124,8 +125,6 @@ def _without_class(count: int) -> str:
 
 def _shown_metrics(metrics: dict[str, Any], names: list[str]) -> dict[str, list[str]]:
     """Return the metrics as labeled lines."""
-    from dphead.cli.summary import missed_classes
-
     accuracy = f"{100 * metrics['accuracy']:.2f} ± {100 * metrics['accuracy_se']:.2f} %"
     parts = {
         "Rows": [f"{metrics['n']:,} with a label of the classes"],
@@ -137,11 +136,20 @@ def _shown_metrics(metrics: dict[str, Any], names: list[str]) -> dict[str, list[
     parts["Balanced"] = [f"{tied(balanced)} (mean of the class accuracies)"]
     gap = f"{100 * metrics['calibration_error']:.2f} %"
     parts["Confidence"] = [f"off by {tied(gap)} on average (calibration error)"]
-    parts["Classes"] = [
-        *_shown_classes(metrics, names),
-        *missed_classes(metrics, names, "rows"),
-    ]
+    parts["Classes"] = _shown_classes(metrics, names)
     return parts
+
+
+def _shown_missed(run: Path, metrics: dict[str, Any], names: list[str]) -> list[str]:
+    """Return a line for each class that was never predicted."""
+    from dphead.analysis.check import help_missed
+    from dphead.analysis.sealed import read_json
+    from dphead.cli.summary import missed_classes
+
+    remedy, report = "a larger epsilon, or more rows of the class", run / "report.json"
+    if report.exists():
+        remedy = help_missed(read_json(report, "report"))
+    return list(missed_classes(metrics, names, "rows", remedy))
 
 
 def _shown_confusion(confusion: list[list[int]], names: list[str]) -> list[str]:

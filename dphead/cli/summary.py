@@ -11,6 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from dphead.analysis.check import (
+    MEASURE_CLASSES,
+    UNTOLD,
+    help_missed,
+    name_unshown,
+    unshown_classes,
+)
 from dphead.analysis.metrics import never_predicted
 from dphead.analysis.protected import (
     NETWORK,
@@ -185,7 +192,13 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
                 f"interval: {between}), from released numbers only{publish}"
             )
     yield from worst_class(report)
+    unshown = unshown_classes(report)
+    # exact figures of the test rows name their own missed classes below
+    if unshown and report["test_is"] != "public":
+        yield f"! {name_unshown(report, unshown)}. Measure them with `dphead evaluate`"
     if test is None:
+        if unshown is None:
+            yield f"! {UNTOLD}. {MEASURE_CLASSES}"
         if expected is None:
             yield "not measured: name test rows with --test or --test-split"
         return
@@ -201,7 +214,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     if none := test["n_without_class"]:
         yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
     names = report["data"]["class_names"]
-    yield from missed_classes(test, names, things)
+    yield from missed_classes(test, names, things, help_missed(report))
     weak = [k for k in _weak_classes(test) if k not in never_predicted(test)]
     named = [
         tied(f"{names[position]} ({_percent(test['per_class_accuracy'][position])})")
@@ -215,14 +228,13 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
 
 
 def missed_classes(
-    metrics: dict[str, Any], names: list[str], things: str
+    metrics: dict[str, Any], names: list[str], things: str, remedy: str
 ) -> Iterator[str]:
     """Name the classes that were never predicted for the measured rows."""
     for k in never_predicted(metrics)[:_NAMED_CLASSES]:
         yield (
             f"! {tied(names[k])} is never predicted, on {metrics['per_class_n'][k]:,} "
-            f"test {things} of this class: try --balanced, a larger epsilon, or more "
-            f"{things} of the class"
+            f"test {things} of this class: try {remedy}"
         )
     if rest := len(never_predicted(metrics)[_NAMED_CLASSES:]):
         yield f"! {rest:,} more classes are never predicted"

@@ -29,8 +29,9 @@ from dphead_extract.features.format import open_features, write_features
 from PIL import Image
 from safetensors.numpy import load_file
 
+from dphead.analysis import check
 from dphead.analysis.tradeoff import detection_limits
-from dphead.cli import budget
+from dphead.cli import budget, summary
 from dphead.estimators.classifiers import DPAutoClassifier
 from dphead.fit import duration
 from dphead.fit.head_file import open_head
@@ -524,8 +525,36 @@ def test_a_class_that_is_never_predicted_is_named_and_not_stored(tmp_path):
     done = fit(tmp_path / "f.h5", run, "--test", test, "--epsilon", 8)
     missed = f"{CLASSES[2]} is never predicted, on 20 test rows"
     assert missed in words(done.out)
+    assert "try --method auto --balanced, a larger epsilon" in words(done.out)
     assert all(b"never predicted" not in file for file in contents(run).values())
     assert "confusion" not in (run / "report.json").read_text()
     done = words(fitted("evaluate", run, test).out)
     assert missed in done
     assert re.search(rf"20 of {CLASSES[2]}: 0 right, \d+ as", done)
+
+
+def test_a_fit_names_classes_that_no_released_number_shows_as_check_and_card_do(
+    features, run
+):
+    """And advises what its method takes: --balanced if it was not given."""
+    done = fit(features, run)
+    untold = "no released number tells whether each class is ever predicted"
+    assert f"! {untold}. Measure each class" in words(done.out)
+    assert untold in words(dphead("check", run).out)
+    assert untold.capitalize() in words((run / "report.html").read_text())
+
+    report, low = report_of(run), {"accuracy": 0.3, "low": 0.0, "high": 0.9}
+    each = [low | {"low": 0.1}, low | {"low": 0.1}, low]
+    accuracy = {"each": each, "balanced": low, "weakest": 2, "worst": low}
+    report |= {"class_accuracy": accuracy}
+    said = words(" ".join(summary._accuracy(report, None)))
+    assert f"of the released accuracies: {CLASSES[2]}. Measure them" in said
+    assert untold not in said
+
+    help_missed = check.help_missed
+    assert help_missed(report).startswith("--method auto --balanced, a larger")
+    settings = report["method"]["settings"]
+    report["method"]["settings"] = settings | {"balanced": False}
+    assert help_missed(report).startswith("--balanced, a larger")
+    report["method"]["settings"] = settings | {"balanced": True}
+    assert help_missed(report).startswith("a larger")

@@ -13,7 +13,7 @@ from typing import Any
 from dphead.analysis.card.about import About, verdict
 from dphead.analysis.card.drawing import curve_of
 from dphead.analysis.card.risk import Limits, limits_of
-from dphead.analysis.check import check
+from dphead.analysis.check import MISSED, UNTOLD, check, unshown_classes
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import (
     about_people,
@@ -151,6 +151,8 @@ def _findings(report: dict[str, Any]) -> list[dict[str, Any]]:
     plan = plan_of(report, Path("report.json"))
     findings = check(FinishedRun(report, plan, None, frozenset(), (), None))
     found = [(one.what, one.why) for one in findings]
+    if unshown_classes(report) is None:
+        found.append((UNTOLD, MISSED))
     found += [(text, "") for text in report["warnings"]]
     return [
         {"what": what[:1].upper() + what[1:], "why": why, "warned": True}
