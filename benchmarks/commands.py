@@ -107,7 +107,7 @@ def list_claims(selectors: tuple[str, ...]) -> None:
 def reproduce(selectors: tuple[str, ...], **given: Any) -> None:
     """Run the fits of claims that are missing, and print the paper's numbers and ours.
 
-    CLAIM: as in `claims`, or quick (ten minutes).
+    CLAIM: as in `claims`, or quick, which repeats 19 stored fits (two minutes).
     """
     from benchmarks import runner
 

@@ -72,6 +72,11 @@ def extract_options(dataset: str, features: str) -> str:
     """
     if features == "mobilenetv2-128":
         weights = cache() / "weights" / "mobilenetv2_100.in1k.safetensors"
+        if not weights.exists():
+            raise FileNotFoundError(
+                f"{weights} does not exist. Copy the weights of MobileNetV2 to it "
+                "(docs/papers.md)."
+            )
         return MOBILENET + shlex.quote(str(weights))
     if features == "scatternet-normalized-27":
         return "--backbone scatternet --normalize group --groups 27"
@@ -181,9 +186,8 @@ def extract(source: Path, path: Path, options: str, n_classes: int = 10) -> None
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         path.unlink(missing_ok=True)
-        raise RuntimeError(
-            f"{' '.join(command)} must succeed, got: {done.stderr}. Correct its cause."
-        )
+        said = done.stderr.strip().removeprefix("Error: ")
+        raise RuntimeError(f"{said}\nThe command was {shlex.join(command)}")
 
 
 @lru_cache(maxsize=1)

@@ -466,7 +466,7 @@ def own_de22() -> list[Job]:
 
 
 def quick() -> list[Job]:
-    """Ten minutes on two cores from nothing: digits, and one row of TB21's Table 1."""
+    """Two minutes on two cores: digits, and one row of TB21's Table 1."""
     small = [
         Job("digits", "scatternet", method, epsilon, label="defaults", draws=3)
         for method in ("dp-fc", "dp-ls", "dp-adam")

@@ -199,6 +199,8 @@ def reproduce(
     parts = [told] if told or not found else [verdicts.states(selector, by_key)]
     if again:
         parts.append(verdicts.compared(pairs, stored(out), rows))
+    for paper, name in dict.fromkeys((c.paper, c.table) for c in found):
+        parts += verdicts.notes(paper, name)
     return "\n\n".join(filter(None, parts))
 
 

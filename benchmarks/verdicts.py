@@ -251,9 +251,8 @@ def compared(
         name = _name_of(claim) if claim else f"{job.dataset}, {job.method}"
         how = [name, f"{job.epsilon:g}", job.label]
         lines.append([*how, *cells, said])
-    return table(
-        ("job", "ε", "settings", "stored", "again", "within three errors"), lines
-    )
+    names = ("job", "ε", "settings", "stored", "again", "within three errors")
+    return table(names, lines) if lines else ""
 
 
 def summary(rows: Iterable[Row], by_table: bool = True) -> str:

@@ -153,6 +153,9 @@ def test_a_formula_is_computed_and_what_cannot_run_here_has_a_command(tmp_path):
     lines = table.splitlines()[2:]
     # the paper's epsilon is that of the 45,000 rows of tuning or of all 50,000
     assert "| 0.9877 | formula, 50,000 rows | arithmetic: agrees |" in lines[0]
+    # what explains a difference follows
+    told = runner.reproduce("TAN23-4", out=tmp_path, again=True)
+    assert "q = 1/39 and 1/78" in told and "within three errors" not in told
     told = runner.reproduce("TAN23-1", out=tmp_path)
     assert "needs data under a license" in told and "dphead finetune IMAGES" in told
 
@@ -183,3 +186,10 @@ def test_a_row_says_how_it_came_about(tiny):
     assert row["seconds"] > 0 and row["peak_memory_mb"] > 0
     assert row["profiles"]["pld"] <= 3 < row["profiles"]["paper:tb21"]
     assert row["profiles"]["pld"] == pytest.approx(row["exact_epsilon"])
+
+
+def test_quick_has_19_stored_fits():
+    """The page and the help say so."""
+    wanted = {(job.key, seed) for job in jobs.quick() for seed in range(job.draws)}
+    stored = {(row["key"], row["seed"]) for row in runner.stored()}
+    assert len(wanted) == 19 and wanted <= stored
