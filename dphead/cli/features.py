@@ -42,9 +42,10 @@ def features() -> None:
 def _import(**given: Any) -> None:
     """Write the embeddings in FILE to a features file.
 
-    FILE is .npz, .csv, .tsv or .parquet. The embedding model must read each row
-    alone and must not be fitted to these rows. A row that is not finite is masked: it
-    keeps its position and counts zero. Run the same command again to resume.
+    FILE is .npz, .safetensors, .csv, .tsv, .parquet, or a folder of .npy. The
+    embedding model must read each row alone and must not be fitted to these rows. A row
+    that is not finite is masked: it keeps its position and counts zero. Run the same
+    command again to resume.
 
     \b
     dphead features import emb.csv -o emb.h5 --classes 2 --columns label=finding

@@ -40,9 +40,8 @@ def _network(trained: Trained) -> tuple[NormalizedNetwork, dict[str, Any]]:
     if state.scale is not None:
         with np.errstate(divide="ignore"):  # a scale of zero gives infinity
             std = 1 / state.scale.reshape(spec.shape)
-    network = NormalizedNetwork(
-        own.model, spec.shape, torch.tensor(mean), torch.tensor(std)
-    )
+    scale, tokens = (torch.tensor(mean), torch.tensor(std)), spec.model.vocabulary
+    network = NormalizedNetwork(own.model, spec.shape, *scale, tokens is not None)
     # resizing to the network's size, in timm's words
     resize = {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bicubic"}
     shape = {"input_size": list(spec.shape), **resize}
@@ -57,10 +56,12 @@ def _network(trained: Trained) -> tuple[NormalizedNetwork, dict[str, Any]]:
     return network.eval(), named
 
 
-def _answered(network: NormalizedNetwork, takes: str) -> Written:
+def _answered(network: NormalizedNetwork, takes: str, facts: dict[str, Any]) -> Written:
     """Return random input for the network, with its scores."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand((TRIED, *network.shape), generator=generator)
+    if network.tokens:
+        rows = (rows * facts["network"]["vocabulary"]).floor()
     given = rows if takes == "images" else rows.flatten(1)
     return answered(Answers(network), given, takes)
 
@@ -72,7 +73,7 @@ def _write_torch(trained: Trained, folder: Path) -> Written:
     save_tensors(network, trained, folder)
     write_code("torch_head.py", folder / "head.py")
     write_code("../finetune/architectures.py", folder / "architectures.py")
-    return _answered(network, takes)
+    return _answered(network, takes, facts)
 
 
 def _load_torch(trained: Trained, folder: Path) -> Callable[[np.ndarray], Any]:
@@ -85,7 +86,7 @@ def _load_torch(trained: Trained, folder: Path) -> Callable[[np.ndarray], Any]:
 def _write_onnx(trained: Trained, folder: Path) -> Written:
     """Write model.onnx, which also normalizes its input."""
     network, facts = _network(trained)
-    written = _answered(network, _write_facts(trained, folder, facts))
+    written = _answered(network, _write_facts(trained, folder, facts), facts)
     write_graph(trained, folder, Answers(network), written)
     return written
 
@@ -129,7 +130,7 @@ def _write_timm(trained: Trained, folder: Path) -> Written:
     write_plain_json(
         folder / "config.json", timm_config(made, facts["class_names"], model)
     )
-    return _answered(network, takes)
+    return _answered(network, takes, facts)
 
 
 def _load_timm(trained: Trained, folder: Path) -> Callable[[np.ndarray], Any]:

@@ -106,24 +106,33 @@ class Head(nn.Linear):
 
 
 class NormalizedNetwork(nn.Module):
-    """Compute scores of images (n, channels, h, w) from 0 to 1, or of feature maps.
+    """Compute scores of images (n, channels, h, w) from 0 to 1, or of other rows.
 
     The network normalizes its input as in training: subtract `mean`, divide by `std`.
+    With `tokens`, the input has whole numbers, which it gets as int64.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: nn.Module, shape: Any, mean: Tensor, std: Tensor):
+    def __init__(
+        self,
+        model: nn.Module,
+        shape: Any,
+        mean: Tensor,
+        std: Tensor,
+        tokens: bool = False,
+    ):
         super().__init__()
-        self.model, self.shape = model, tuple(shape)
+        self.model, self.shape, self.tokens = model, tuple(shape), tokens
         self.register_buffer("mean", mean.float())
         self.register_buffer("std", std.float())
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return scores (n, n_classes) of rows."""
         rows = rows.reshape(-1, *self.shape)
-        return self.model((rows - self.mean) / self.std).float()
+        rows = rows.long() if self.tokens else (rows - self.mean) / self.std
+        return self.model(rows).float()
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return probabilities (..., n_classes) of scores, or NaN."""
@@ -188,8 +197,9 @@ def load_network(
 
         model = timm.create_model(name, num_classes=len(classes), in_chans=channels)
     convert_batch_norms(model, own["batch_norm"])
-    scales = (torch.empty(size) for size in facts["scales"])
-    network = NormalizedNetwork(model, facts["shape"], *scales)
+    mean, std = (torch.empty(size) for size in facts["scales"])
+    tokens = own.get("vocabulary") is not None
+    network = NormalizedNetwork(model, facts["shape"], mean, std, tokens)
     network.load_state_dict(load_file(Path(folder) / "model.safetensors"))
     return network.eval(), classes
 

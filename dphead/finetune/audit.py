@@ -38,7 +38,7 @@ class _UsedRows(TorchSums):
 
 def audited(
     settings: Settings,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     facts: ProblemInfo,
     group_cap: int | None = None,
 ) -> NetworkDescent:
@@ -85,7 +85,7 @@ def audited(
 
 
 def sizes_of_groups(
-    facts: ProblemInfo, shape: tuple[int, int, int], group_cap: int | None
+    facts: ProblemInfo, shape: tuple[int, ...], group_cap: int | None
 ) -> ProblemInfo:
     """Return the sizes of audited rows: images of a shape, or groups of them."""
     spec = NetworkSpec(ModelSpec(), shape, facts.n_classes, images=group_cap or 0)

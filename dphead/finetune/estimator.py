@@ -29,11 +29,11 @@ from dphead.finetune.models import NetworkLoss, loss_of, name_of
 from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.options import Scale
 from dphead.finetune.processes import usable_device
-from dphead.finetune.rows import ImageRows
+from dphead.finetune.rows import ImageRows, given_rows
 from dphead.finetune.run import group_settings, make_training, network_spec
 from dphead.finetune.saved import read_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
-from dphead.finetune.sources import source_of_pixels
+from dphead.finetune.sources import source_of_given
 from dphead.fit.fit import About, RowSizes
 from dphead.fit.options import GROUP_CAP
 from dphead.planning.plan import Target, check_unit, public_facts
@@ -49,9 +49,11 @@ _MEMORY = Setting("Memory for a chunk's gradients in bytes.", AT_LEAST_ONE)
 @documented(settings_of(Settings))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFinetuneClassifier(PrivateClassifier):
-    """Train a network on images with DP-SGD or DP-Adam [De22].
+    """Train a network on images or other rows with DP-SGD or DP-Adam [De22].
 
-    `X` is uint8 (n, h, w) or (n, h, w, channels). Rows with an undeclared label add
+    `X` is uint8 (n, h, w) or (n, h, w, channels), or other rows (n, ...), which the
+    network gets unchanged: floats as float32, or with `vocabulary` integer tokens as
+    int64. Rows with an undeclared label add
     zero to every sum. A parameter that is None has the preset's value, or else its
     default. If one of `noise_multiplier`, `batch_size` and `steps` is None, it follows
     from epsilon and delta.
@@ -102,6 +104,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     standardize: bool | None = None
     batch_norm: Literal["refuse", "freeze", "group"] | None = None
     init_seed: int | None = None
+    vocabulary: int | None = None
     noise_multiplier: float | None = None
     batch_size: int | None = None
     sampling: Literal["poisson", "allocation"] | None = None
@@ -134,8 +137,8 @@ class DPFinetuneClassifier(PrivateClassifier):
 
         Parameters
         ----------
-        X : array-like of shape (n, h, w) or (n, h, w, channels), uint8
-            Images, also as a PyTorch tensor.
+        X : array-like of shape (n, h, w) or (n, h, w, channels), uint8; or (n, ...)
+            Images, floats or tokens, also as a PyTorch tensor.
         y : array-like of shape (n,)
             Labels. Rows with an undeclared label add zero to every sum.
         groups : array-like of shape (n,), default=None
@@ -152,7 +155,7 @@ class DPFinetuneClassifier(PrivateClassifier):
             protect="image". Raised before anything is charged.
         """
         check_settings(self)
-        X, y = as_arrays(X, y)
+        (y,) = as_arrays(y)
         if self.classes is None:
             raise ValueError(
                 "classes must be declared, got classes=None. Pass the public list of "
@@ -161,7 +164,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         names = declared(self.classes)
         require_same_kind(declared_dtype(y), names)
         given_labels = label_column(y)
-        x = _images(X)
+        x = _rows(X, self.vocabulary)
         # labels are read one by one, so that none affects the charge
         cap = self.group_cap
         if cap is not None and groups is None:
@@ -182,19 +185,11 @@ class DPFinetuneClassifier(PrivateClassifier):
             group_cap=cap,
         )
         settings = self._settings()
-        network = self._network(settings, x.shape[1:], len(names))
+        network = self._network(settings, x, len(names))
         budget = (self.epsilon, self._delta(), self.relation, self.accountant)
         target = Target(*budget, 1, True) if cap else Target(*budget)
         solver, plan, _ = make_training(settings, target, facts, network)
-        spec = network.spec
-        source = source_of_pixels(
-            spec.shape,
-            [str(name) for name in names],
-            (spec.mean, spec.std),
-            declared="classes=",
-            pixels={},
-            grouped=groups is not None,
-        )
+        source = source_of_given(network.spec, names, grouped=groups is not None)
         about = About(
             source=source,
             name=f"finetune {settings.model}",
@@ -234,11 +229,17 @@ class DPFinetuneClassifier(PrivateClassifier):
         settings.check_complete()
         return settings
 
-    def _network(self, settings: Settings, shape: Any, n_classes: int) -> Network:
-        """Return the network for images of a shape, channels first."""
+    def _network(self, settings: Settings, x: np.ndarray, n_classes: int) -> Network:
+        """Return the network for rows, images with channels first."""
         own = self.model if isinstance(self.model, nn.Module) else None
+        pixels = x.dtype == np.uint8 and self.vocabulary is None
+        if not pixels and not settings.of_user:
+            raise ValueError(
+                f"images must have dtype uint8, got {x.dtype}. Convert images in [0, "
+                "1] with (255 * x).astype(np.uint8). Other rows need your own module."
+            )
         scale = (self.mean, self.std)
-        spec = network_spec(settings, shape, n_classes, True, *scale)
+        spec = network_spec(settings, x.shape[1:], n_classes, pixels, *scale)
         spec = replace(spec, images=self.group_cap or 0)
         loss: NetworkLoss = self.loss or loss_of
         return Network(spec, usable_device(self.device), self.bf16, own, loss)
@@ -287,7 +288,8 @@ class DPFinetuneClassifier(PrivateClassifier):
             A classifier that predicts. It cannot be saved again.
         """
         network, state, facts = read_network(folder, model=model)
-        found = cls(model=network.spec.model.model)
+        of = network.spec.model
+        found = cls(model=of.model, vocabulary=of.vocabulary)
         found.classes_ = named_as_given(facts)
         found.network_, found.weights_ = network, state.average
         return found
@@ -333,21 +335,25 @@ class DPFinetuneClassifier(PrivateClassifier):
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "weights_")
-        return self.network_.scores(self.weights_, _images(X))
+        found = self.network_.scores(self.weights_, _rows(X, self.vocabulary))
+        if (bad := np.flatnonzero(np.isnan(found).any(axis=1))).size:
+            raise ValueError(
+                f"{bad.size} rows have no scores (the first is row {bad[0]}). Pass "
+                "finite rows, with tokens of the vocabulary."
+            )
+        return found
 
 
-def _images(x: Any) -> np.ndarray:
-    """Return images as uint8 (n, channels, h, w)."""
-    x = np.asarray(*as_arrays(x))
+def _rows(x: Any, vocabulary: int | None) -> np.ndarray:
+    """Return images as uint8 (n, channels, h, w), and other rows unchanged."""
+    (x,) = as_arrays(x)
+    x = given_rows(x, vocabulary)
+    if x.dtype != np.uint8 or vocabulary is not None:
+        return x
     if x.ndim not in (3, 4):
         raise ValueError(
             "images must have shape (n, h, w) or (n, h, w, channels), got shape "
             f"{x.shape}. Reshape them."
-        )
-    if x.dtype != np.uint8:
-        raise ValueError(
-            f"images must have dtype uint8, got {x.dtype}. Convert images in [0, 1] "
-            "with (255 * x).astype(np.uint8)."
         )
     if x.ndim == 3:
         return x[:, None]

@@ -267,6 +267,9 @@ class PerExample:
         found = vmap(grad(of_row), in_dims=dims, randomness="different")(
             weights, x, y, *more
         )
+        for layer in self.model.modules():
+            if isinstance(layer, nn.RNNBase):  # it keeps the transforms' weights
+                layer._init_flat_weights()
         return [Part(found[name]) for name in weights]
 
 
@@ -289,7 +292,8 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         first, _, _, again = (
             gradients.parts(x[None], y) for x in (views[0], *views[1:], views[0])
         )
-    except RuntimeError as error:  # a module that keeps a tensor raises here
+    # a module that keeps a tensor raises here, or one without some tokens
+    except (RuntimeError, IndexError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise ValueError(
             "The module and the loss must not keep state between images, and must "
@@ -326,5 +330,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
 def _kept() -> list[weakref.ref[Tensor]]:
     """Return the tensors of torch.func's transforms that are still in use."""
     wrapped = _functorch.is_functorch_wrapped_tensor
-    tensors = (one for one in gc.get_objects() if issubclass(type(one), Tensor))
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
+    tensors = (one for one in objects if type(one) in kinds)
     return [weakref.ref(one) for one in tensors if wrapped(one)]

@@ -254,8 +254,23 @@ def refuse_mixing(model: nn.Module) -> None:
             )
 
 
+def random_rows(
+    shape: tuple[int, ...], vocabulary: int | None = None, seed: int = 0
+) -> Tensor:
+    """Return three public random inputs (3, ...) of a network: floats, or tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    if vocabulary is None:
+        return torch.randn((3, *shape), generator=generator)
+    x = torch.randint(vocabulary, (3, *shape), generator=generator)
+    x.view(3, -1)[:, -1] = vocabulary - 1  # a smaller table of embeddings raises
+    return x
+
+
 def refuse_moving(
-    model: nn.Module, shape: tuple[int, ...], device: torch.device | str = "cpu"
+    model: nn.Module,
+    shape: tuple[int, ...],
+    device: torch.device | str = "cpu",
+    vocabulary: int | None = None,
 ) -> Tensor:
     """Return scores (3, n_classes) of random rows, if each depends on its row only.
 
@@ -267,9 +282,11 @@ def refuse_moving(
     model : nn.Module
         The network.
     shape : tuple of int
-        (channels, h, w) of an image.
+        Shape of a row, such as (channels, h, w) of an image.
     device : torch.device or str, default "cpu"
         Device of the network.
+    vocabulary : int, optional
+        Number of tokens, if rows are tokens.
 
     Raises
     ------
@@ -277,10 +294,9 @@ def refuse_moving(
         If scores are not finite. With the layer's name, if a row's output depends on
         other rows or on chance.
     """
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn((3, *shape), generator=generator).to(device)
-    other = x.clone()
-    other[1:] = torch.randn(x[1:].shape, generator=generator).to(device)
+    x = random_rows(shape, vocabulary).to(device)
+    other = random_rows(shape, vocabulary, seed=1).to(device)
+    other[0] = x[0]
     first, scores = _outputs(model, x)
     check_finite(model, scores, "scores")
     second, _ = _outputs(model, other)

@@ -30,6 +30,7 @@ from dphead.finetune.models import (
     fresh_buffers,
     loss_of,
     of_scores,
+    random_rows,
     refuse_moving,
     trained,
 )
@@ -83,7 +84,7 @@ class NetworkSpec:
     pixels : bool, default True
         True for 8-bit images, which are divided by 255, augmented, then standardized as
         (x - mean) / std. False for feature maps, which only go through the release's
-        transform.
+        transform. False too for tokens (`ModelSpec.vocabulary`), and for other rows.
     mean, std : float or tuple of float, default 0.5 and 0.25
         One number for all channels, or one for each.
     views : int, default 0
@@ -115,6 +116,11 @@ class NetworkSpec:
             raise ValueError(
                 "--views and --augment need each other. Pass both or neither."
             )
+        if self.pixels and self.model.vocabulary is not None:
+            raise ValueError(
+                f"--vocabulary {self.model.vocabulary} applies to tokens, not to "
+                "images. Drop --vocabulary, or pass rows of tokens."
+            )
         if self.augment != "none" and not self.pixels:
             raise ValueError(
                 "--augment applies to images, not to feature maps. Drop --augment and "
@@ -126,6 +132,22 @@ class NetworkSpec:
         """Return the number of values of a row, which `ImageRows` has."""
         size = int(np.prod(self.shape))
         return self.images * (size + 1) or size
+
+    def random(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Return public random rows (n, n_features), float32, in the rows' range."""
+        x = rng.random((n, self.n_features), np.float32)
+        return x * np.float32(255 if self.pixels else self.model.vocabulary or 1)
+
+    def readable(self, x: np.ndarray) -> np.ndarray:
+        """Return whether each row (..., size) has only values that the network takes.
+
+        A token outside the vocabulary would stop the network with an error.
+        """
+        most = self.model.vocabulary
+        known = np.isfinite(x)
+        if most is not None:
+            known &= (x >= 0) & (x < most) & (x == np.floor(x))
+        return np.asarray(known.all(axis=-1))
 
     def unpacked(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the images (k, images, size) of rows, and their labels (k, images)."""
@@ -161,6 +183,8 @@ class NetworkSpec:
             The views of each row; one view without augmentation.
         """
         images = torch.from_numpy(x).to(device).reshape(-1, *self.shape)
+        if self.model.vocabulary is not None:
+            images = images.long()
         if not self.pixels:
             return images[:, None]
         keys = row_keys(x) if self.views else np.zeros(len(x), np.uint64)
@@ -222,8 +246,7 @@ class Network:
             self._check_scores()
         given = row_loss or loss
         if module is not None or spec.model.of_user or given is not loss_of:
-            generator = torch.Generator().manual_seed(0)
-            views = torch.randn((3, 1, *spec.shape), generator=generator)
+            views = random_rows(spec.shape, spec.model.vocabulary)[:, None]
             refuse_memory(PerExample(self.model, self.loss), views.to(self.device))
         own = spec.model
         words = own.model
@@ -245,13 +268,17 @@ class Network:
         """Raise ValueError unless an image's scores depend on that image only."""
         spec, name = self.spec, self.spec.model.model
         try:
-            scores = refuse_moving(self.model, spec.shape, self.device)
-        # types that timm and torch raise for a wrong image size
-        except (AssertionError, RuntimeError) as error:
+            vocabulary = spec.model.vocabulary
+            scores = refuse_moving(self.model, spec.shape, self.device, vocabulary)
+        # types that timm and torch raise for a wrong image size or unknown tokens
+        except (AssertionError, RuntimeError, IndexError) as error:
             reason = str(error).split("\n")[0].rstrip(".")
+            what, size = "images", "image size (--image-size)"
+            if not spec.pixels:
+                what, size = "rows", "shape (--shape), or pass images as uint8"
             raise ValueError(
-                f"--model {name} does not accept images of shape {spec.shape} "
-                f"({reason}). Choose another model or image size (--image-size)."
+                f"--model {name} does not accept {what} of shape {spec.shape} "
+                f"({reason}). Choose another model or {size}."
             ) from error
         if scores.shape != (3, spec.n_classes):
             raise ValueError(
@@ -287,6 +314,7 @@ class Network:
         Returns
         -------
         ndarray of shape (n, n_classes), float32
+            NaN for a row that is not finite, or has unknown tokens.
         """
         PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
         spec = replace(self.spec, views=0, augment="none", images=0)
@@ -294,12 +322,16 @@ class Network:
         batch = max(1, _SCORED_NUMBERS // int(np.prod(spec.shape)))
         with torch.inference_mode():
             for i in range(0, len(x), batch):
-                rows = np.ascontiguousarray(x[i : i + batch], np.float32)
+                with np.errstate(over="ignore"):
+                    rows = np.array(x[i : i + batch], np.float32, order="C")
+                known = spec.readable(rows.reshape(len(rows), -1))
+                rows[~known] = 0
                 inputs = spec.inputs(rows, 0, self.device)[:, 0]
                 # otherwise a layer could store test rows in the network's buffers
                 own = fresh_buffers(self.model)
                 found = functional_call(self.model, own, (inputs,))
                 out[i : i + batch] = found.float().cpu().numpy()
+                out[i : i + batch][~known] = np.nan
         return out
 
 
@@ -390,8 +422,7 @@ class TorchSums:
         if self.network.device.type != "cpu":
             return ""
         rng = np.random.default_rng(0)
-        x = rng.random((self.chunk, spec.n_features), np.float32)
-        x *= 255 if spec.pixels else 1
+        x = spec.random(rng, self.chunk)
         y = np.arange(self.chunk) % spec.n_classes
         block = Block(np.arange(self.chunk), x, y)
         weights = self.network.start.astype(np.float32)
@@ -412,8 +443,7 @@ class TorchSums:
         if self.chunk == 1 or self.network.device.type != "cpu":
             return True
         rng = np.random.default_rng(0)
-        row = rng.random((1, spec.n_features), np.float32)
-        row *= 255 if spec.pixels else 1
+        row = spec.random(rng, 1)
         if spec.images:
             row.reshape(spec.images, -1)[:, -1] = 0  # a label
         y = np.zeros(self.chunk, np.int64)
@@ -507,7 +537,7 @@ class TorchSums:
             (used & (part.y >= 0))[:, None]
             & (y >= 0)
             & (y < spec.n_classes)
-            & np.isfinite(images).all(axis=2)
+            & spec.readable(images)
         )
         x = np.where(known[:, :, None], images, np.float32(0))
         inputs = spec.inputs(x.reshape(-1, x.shape[2]), step, device)
@@ -572,7 +602,8 @@ def _chunk_rows(network: Network, memory: int | None) -> int:
         if not list(m.children())
     ]
     with torch.no_grad():
-        row = torch.zeros((1, *network.spec.shape), device=device)
+        zeros = np.zeros((1, int(np.prod(network.spec.shape))), np.float32)
+        row = replace(network.spec, views=0, augment="none").inputs(zeros, 0, device)[0]
         network.loss(model, row, torch.zeros(1, dtype=torch.long, device=device))
     for hook in hooks:
         hook.remove()

@@ -68,9 +68,10 @@ class FinetuneOptions(RunOptions):
         ),
     ] = None
     shape: Annotated[
-        tuple[int, int, int] | None,
+        tuple[int, ...] | None,
         image_option(
-            "Shape CHANNELS,H,W of the feature maps in a features file.",
+            "Shape of a row in a features file: CHANNELS,H,W of feature maps, "
+            "STEPS,CHANNELS of a series. Default: one dimension.",
             read=map_shape,
         ),
     ] = None

@@ -6,7 +6,7 @@ rows (dphead/privacy/proofs/finetune.md, "A loop of one's own").
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -25,13 +25,18 @@ from dphead.estimators.labels import label_column, positions, require_same_kind
 from dphead.finetune.models import RowLoss, flat, name_of, refuse_hooks, trained
 from dphead.finetune.network import Network, NetworkSpec, StepParams, TorchSums
 from dphead.finetune.processes import torchrun_place
-from dphead.finetune.rows import ImageRows
+from dphead.finetune.rows import ImageRows, given_rows
 from dphead.finetune.run import group_settings
 from dphead.finetune.saved import save_network
-from dphead.finetune.settings import AUGMENT, VIEWS, Augment, ModelSpec
+from dphead.finetune.settings import (
+    AUGMENT,
+    VIEWS,
+    VOCABULARY,
+    Augment,
+    ModelSpec,
+)
 from dphead.finetune.solver import NetworkDescent, TrainingState
-from dphead.finetune.sources import source_of_pixels
-from dphead.fit.files import source_of_arrays
+from dphead.finetune.sources import source_of_given
 from dphead.fit.fit import About, Fit, FitResult, RowSizes, charge_ledger
 from dphead.fit.ledgers import open_ledger
 from dphead.fit.options import (
@@ -129,6 +134,9 @@ class PrivateTraining:
         Number of rows used per group: the first ones. The training then protects
         groups, and `sampling_prob` is of a group. Its gradient is the mean over its
         rows.
+    vocabulary : int, default=None
+        Number of tokens. Features are then integers from 0 to vocabulary - 1, which
+        `loss` gets as int64. A row with another number adds zero.
     views, augment : int and str, default=0 and "none"
         As in `DPFinetuneClassifier`, for uint8 features (n, channels, h, w).
     memory : int, default=None
@@ -174,6 +182,7 @@ class PrivateTraining:
     checkpoint: Annotated[int, Setting("Steps between checkpoints.", AT_LEAST_ONE)] = 20
     groups: Any = None
     group_cap: Annotated[int | None, GROUP_CAP] = None
+    vocabulary: Annotated[int | None, VOCABULARY] = None
     views: Annotated[int, VIEWS] = 0
     augment: Annotated[Augment, AUGMENT] = "none"
     memory: Annotated[int | None, Setting("Bytes.", AT_LEAST_ONE)] = None
@@ -243,7 +252,7 @@ class PrivateTraining:
                 f"`groups` and `group_cap` need each other, got group_cap={cap}. Pass "
                 "both or neither."
             )
-        x, y = _arrays(*self.rows, names)
+        x, y = _arrays(*self.rows, names, self.vocabulary)
         ids = None if cap is None else group_ids(self.groups, len(x))
         rows = ImageRows(x, y, ids, cap)
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
@@ -260,15 +269,7 @@ class PrivateTraining:
         target = options.target("auto", *((1, True) if cap else ()))
         plan = make_plan(solver, facts, **vars(target))
         warnings = check_delta(options, plan, facts)
-        classes = [str(name) for name in names]
-        source = source_of_arrays(rows.n_features, classes)
-        source = replace(source, grouped=cap is not None)
-        if spec.pixels and len(spec.shape) == 3:
-            own: dict[str, Any] = {"declared": "classes=", "pixels": {}}
-            scale = (spec.mean, spec.std)
-            source = source_of_pixels(
-                spec.shape, classes, scale, grouped=cap is not None, **own
-            )
+        source = source_of_given(spec, names, grouped=cap is not None)
         about = About(
             source=source,
             name=f"finetune {spec.model.model}",
@@ -296,8 +297,13 @@ class PrivateTraining:
         model = self.model
         norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
         frozen = norms and not any(norm.training for norm in norms)
-        spec = ModelSpec(name_of(model), batch_norm="freeze" if frozen else "refuse")
-        scaled = (x.dtype == np.uint8, 0.0, 1.0, self.views, self.augment)
+        spec = ModelSpec(
+            name_of(model),
+            batch_norm="freeze" if frozen else "refuse",
+            vocabulary=self.vocabulary,
+        )
+        pixels = x.dtype == np.uint8 and self.vocabulary is None
+        scaled = (pixels, 0.0, 1.0, self.views, self.augment)
         device = next((str(p.device) for p in model.parameters()), "cpu")
         given = NetworkSpec(
             spec, x.shape[1:], n_classes, *scaled, images=self.group_cap or 0
@@ -445,17 +451,12 @@ class PrivateTraining:
         )
 
 
-def _arrays(x: Any, y: Any, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _arrays(
+    x: Any, y: Any, names: np.ndarray, vocabulary: int | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the features, and class indices, each label read by itself."""
     x, y = as_arrays(x, y)
-    if not isinstance(x, np.ndarray) or not (
-        x.dtype == np.uint8 or x.dtype.kind == "f"
-    ):
-        found = getattr(x, "dtype", type(x).__name__)
-        raise ValueError(
-            f"rows must be arrays or tensors of uint8 or floats, got {found}. Convert "
-            "them, such as with `.float()`."
-        )
+    x = given_rows(x, vocabulary)
     require_same_kind(declared_dtype(y), names)
     labels = label_column(y)
     if len(labels) != len(x):

@@ -106,6 +106,25 @@ class ImageRows:
             yield Block(block.index, x.reshape(len(x), self.n_features), block.y)
 
 
+def given_rows(x: np.ndarray, vocabulary: int | None) -> np.ndarray:
+    """Return an array as rows for a network, by its dtype alone.
+
+    uint8 are images, floats are other rows, and with a vocabulary integers are tokens.
+    No value of a row is read.
+    """
+    x = np.asarray(x)
+    wanted = "images of uint8 or floats" if vocabulary is None else "integer tokens"
+    kinds = "f" if vocabulary is None else "iu"
+    if x.ndim < 2 or not (
+        x.dtype.kind in kinds or (vocabulary is None and x.dtype == np.uint8)
+    ):
+        raise ValueError(
+            f"rows must be {wanted} of shape (n, ...), got {x.dtype} of shape "
+            f"{x.shape}. Convert or reshape them. Tokens need `vocabulary`."
+        )
+    return x
+
+
 def group_places(groups: np.ndarray, group_cap: int) -> np.ndarray:
     """Return the places (n_groups, group_cap) of the first images of each group.
 

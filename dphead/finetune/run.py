@@ -425,7 +425,7 @@ def _write(
 
 def network_spec(
     settings: Settings,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     n_classes: int,
     pixels: bool = True,
     mean: Scale | None = None,
@@ -433,7 +433,9 @@ def network_spec(
 ) -> NetworkSpec:
     """Return the network that the settings describe, and its inputs."""
     model = ModelSpec(**settings.of(ModelSpec))
-    scale = pixel_scale(model, shape[0], mean, std)
+    scale: tuple[Scale, Scale] = (0.5, 0.25)  # unused without pixels
+    if pixels:
+        scale = pixel_scale(model, shape[0], mean, std)
     views = (settings.views, settings.augment)
     return NetworkSpec(model, shape, n_classes, pixels, *scale, *views)
 

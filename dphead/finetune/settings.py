@@ -75,6 +75,14 @@ _WEIGHTS = Setting(
     shared=False,  # their digests are compared,
     option=True,
 )
+VOCABULARY = Setting(
+    "Rows are integer tokens from 0 to N - 1, such as words of a text. A row with "
+    "another number adds zero.",
+    # float32 holds larger whole numbers with an error
+    Range(f"a whole number from 2 to {2**24}", lambda v: 2 <= v <= 2**24),
+    OFF,
+    option=True,
+)
 _OF_WIDE = ("norm", "groups", "standardize")
 _RATES: dict[str, Callable[[int, int], float]] = {
     "constant": lambda step, steps: 1.0,
@@ -146,6 +154,9 @@ class ModelSpec:
         trains all.
     weights : str, optional
         A local file of public weights (safetensors or a state dict).
+    vocabulary : int, optional
+        Public number of tokens. Rows are then integer tokens from 0 to vocabulary - 1,
+        and the network gets them as int64. None means images or floats.
 
     Raises
     ------
@@ -161,6 +172,7 @@ class ModelSpec:
     init_seed: Annotated[int, _INIT_SEED] = 0
     layers: Annotated[tuple[str, ...], _LAYERS] = ()
     weights: Annotated[str | None, _WEIGHTS] = None
+    vocabulary: Annotated[int | None, VOCABULARY] = None
 
     def __post_init__(self) -> None:
         check_settings(self)

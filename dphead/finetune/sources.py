@@ -1,6 +1,7 @@
 """Open images or feature maps to train and measure a network."""
 
 import hashlib
+import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,10 +20,11 @@ from dphead_extract.sources.opening import open_source
 from dphead.data.features import load_features
 from dphead.finetune.images import Opened, load_images
 from dphead.finetune.models import pixel_scale
+from dphead.finetune.network import NetworkSpec
 from dphead.finetune.options import FinetuneOptions, Scale
 from dphead.finetune.rows import ImageRows, group_places
 from dphead.fit import files
-from dphead.fit.files import SourceFacts
+from dphead.fit.files import SourceFacts, source_of_arrays
 from dphead.fit.ledgers import (
     IN_MEMORY,
     RowGroups,
@@ -51,7 +53,7 @@ class Data:
     measured : Opened or None
         The rows to measure on, if they are test rows.
     shape : tuple of int
-        (channels, h, w) of a row.
+        Shape of a row, such as (channels, h, w).
     pixels : bool
         Whether rows are 8-bit images, not feature maps.
     split : str
@@ -75,7 +77,7 @@ class Data:
     rows: Rows
     own: Rows
     measured: Opened | None
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     pixels: bool
     split: str
     source: SourceFacts
@@ -131,10 +133,12 @@ def _load_maps(
                 f"--group-cap of a network needs images, and {path} is a features "
                 "file. Pass the images, or use `dphead fit --group-cap`."
             )
-        if options.shape is None or int(np.prod(options.shape)) != rows.n_features:
+        shape = options.shape or (rows.n_features,)
+        if math.prod(shape) != rows.n_features:
             raise ValueError(
-                f"--shape CHANNELS,H,W must give {rows.n_features} numbers per image, "
-                f"got {options.shape or 'none'}. Pass the shape of the maps in {path}."
+                f"--shape must give {rows.n_features} numbers per row of {path}, got "
+                f"{','.join(map(str, shape))}. Pass the shape of a row, such as "
+                "CHANNELS,H,W."
             )
         given = tuple(options.classes.names or ()) or None
         files.check_selection(file, options.relation)
@@ -148,7 +152,7 @@ def _load_maps(
             rows=rows if hosts is not None else own,
             own=own,
             measured=measured,
-            shape=options.shape,
+            shape=shape,
             pixels=False,
             split=split or file.split_names[0],
             charged=RowGroups.of(file),
@@ -269,6 +273,24 @@ def source_of_pixels(
             "transform": transform,
             "normalization": {"kind": "none"},
         },
+        grouped=grouped,
+    )
+
+
+def source_of_given(
+    spec: NetworkSpec, names: np.ndarray, *, grouped: bool
+) -> SourceFacts:
+    """Describe rows in memory: images, or rows of unknown origin."""
+    classes = [str(name) for name in names]
+    if not spec.pixels or len(spec.shape) != 3:
+        source = source_of_arrays(int(np.prod(spec.shape)), classes)
+        return replace(source, grouped=grouped)
+    return source_of_pixels(
+        spec.shape,
+        classes,
+        (spec.mean, spec.std),
+        declared="classes=",
+        pixels={},
         grouped=grouped,
     )
 

@@ -37,6 +37,7 @@ from dphead_extract.sources.classes import (
 )
 from dphead_extract.sources.columns import COLUMNS, Columns
 from dphead_extract.sources.holdout import HOLDOUT, Holdout
+from dphead_extract.sources.npz import array_files
 from dphead_extract.sources.schema import Schema
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
@@ -252,8 +253,9 @@ def _digest(options: ImportOptions) -> str:
     kind = options.source.suffix.lower()[1:]
     chosen = (kind, options.columns, *([options.schema] if options.schema else []))
     digest = hashlib.sha256(repr(chosen).encode())
-    with options.source.open("rb") as file:
-        digest.update(hashlib.file_digest(file, "sha256").digest())
+    for path in array_files(options.source):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 

@@ -50,7 +50,7 @@ def separated(
 of_colors = separated(
     float, -LARGEST, "one number, or one for each color: 0.5 or 0.48,0.46,0.41"
 )
-map_shape = separated(int, 1, "CHANNELS,H,W", 3)
+map_shape = separated(int, 1, "N, or N,N,... such as CHANNELS,H,W", 1, 2, 3, 4)
 _MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
 _sides = separated(int, 1, "N or H,W in pixels", 1, 2)
 

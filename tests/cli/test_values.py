@@ -50,7 +50,7 @@ UNREAD = [
     *((numerals.n_bytes, text, "500MB or 2GB") for text in ("xGB", "1.5", "-1MB")),
     *(
         (numerals.map_shape, text, "CHANNELS,H,W")
-        for text in ("3,8", "3,8,0", "1_0,8,8")
+        for text in ("3,8,8,8,8", "3,8,0", "1_0,8,8")
     ),
     (numerals.map_shape, "9" * 5000, "CHANNELS,H,W"),
     (numerals.input_size, "1,2,3", "N or H,W in pixels"),

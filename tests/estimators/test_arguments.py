@@ -82,6 +82,7 @@ WRONG = {
     "decoupled": 0,
     "standardize": "no",
     "init_seed": 2**64,
+    "vocabulary": 1,
     "views": 2**17,
     "augment": "nothing",
     "weights": "nothing",

@@ -18,6 +18,7 @@ out {file}
 model wrn-16
 preset nothing
 weights {file}
+vocabulary 1
 layers (
 norm nothing
 batch_norm freeze (of a timm model without weights)
@@ -49,7 +50,7 @@ names a,a
 bits 0
 intensity 1,0
 image_size 0
-shape 1,2
+shape 1,0
 mean nan,0,0
 std 0,1,1
 split nothing

@@ -1,4 +1,7 @@
-"""Open the arrays of .npz files without unpickling anything."""
+"""Open the arrays of .npz and .safetensors files, and folders of .npy files.
+
+Nothing is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,41 @@ import numpy as np
 from dphead_extract.errors import ExtractError
 
 
+def array_files(path: Path) -> list[Path]:
+    """Return the .npy files of a folder by name, or the path itself."""
+    return sorted(path.glob("*.npy")) if path.is_dir() else [path]
+
+
+def holds_arrays(path: Path) -> bool:
+    """Return whether a path is a file of named arrays, or a folder of .npy files."""
+    if path.is_dir():
+        return bool(array_files(path))
+    return path.is_file() and path.suffix.lower() in (".npz", ".safetensors")
+
+
 @contextmanager
 def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
-    """Give the arrays of an .npz by name; each one is read on access.
+    """Give the arrays of a file by name; those of an .npz are read on access.
 
-    Raises ExtractError if the file is damaged or pickled.
+    An array of a folder has the name of its file: label.npy is "label".
+
+    Raises ExtractError if a file is damaged or pickled.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            yield file
+        if path.is_dir():
+            yield {f.stem: np.load(f, allow_pickle=False) for f in array_files(path)}
+        elif path.suffix.lower() == ".safetensors":
+            from safetensors.numpy import load_file
+
+            yield load_file(path)
+        else:
+            with np.load(path, allow_pickle=False) as file:
+                yield file
     except (ExtractError, PermissionError):
         raise
     # numpy and zipfile may raise anything for a damaged file, or one beyond all memory
     except Exception as error:
         raise ExtractError(
-            f"`numpy.load` cannot read {str(path)!r} without pickle "
+            f"dphead cannot read arrays from {str(path)!r} without pickle "
             f"({type(error).__name__}). Save plain arrays by `numpy.savez`."
         ) from error

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.columns import TABLE_SUFFIXES, Columns, check_columns
-from dphead_extract.sources.npz import opened_arrays
+from dphead_extract.sources.npz import holds_arrays, opened_arrays
 from dphead_extract.sources.schema import Schema
 from dphead_extract.sources.table_files import (
     TableFile,
@@ -54,7 +54,7 @@ class Table:
 
 
 class _Arrays:
-    """Give the arrays of an .npz as a table, with the features as a column of lists."""
+    """Give named arrays as a table, with the features as a column of lists."""
 
     separator = ""
 
@@ -67,15 +67,16 @@ class _Arrays:
             self.unread = sorted({*stored} - {wanted, *roles.values()})
             # numpy returns bytes for a member that is not an array
             x = np.asarray(stored[wanted])
-            if x.ndim != 2 or x.dtype.kind not in "biuf" or 0 in x.shape:
+            if x.ndim < 2 or x.dtype.kind not in "biuf" or 0 in x.shape:
                 raise ExtractError(
                     "--columns features=NAME must name an array of real numbers with "
-                    f"shape (n, d), got shape {x.shape} and dtype {x.dtype} in "
+                    f"shape (n, ...), got shape {x.shape} and dtype {x.dtype} in "
                     f"{str(path)!r}. Type the name of another array."
                 )
             if x.dtype == np.longdouble:  # pyarrow has no longdouble
                 with np.errstate(over="ignore"):
                     x = x.astype(np.float64)
+            x = x.reshape(len(x), -1)  # `finetune --shape` restores the shape
             lists = pa.FixedSizeListArray.from_arrays(
                 pa.array(_native(x).ravel()), x.shape[1]
             )
@@ -138,26 +139,25 @@ def open_embeddings(
 ) -> Table:
     """Recognize a file of embeddings by its name and read its header.
 
-    The features of an .npz are an array. The features of other files are columns of
-    numbers, or one column of lists. The column's type or `columns.width` gives the
-    length of a list. A list of another length is a row that is not finite. With a
-    schema, the features are its columns, encoded.
+    The features of an .npz, a .safetensors or a folder of .npy are an array. The
+    features of other files are columns of numbers, or one column of lists. The column's
+    type or `columns.width` gives the length of a list. A list of another length is a
+    row that is not finite. With a schema, the features are its columns, encoded.
 
     Raises
     ------
     ExtractError
         If the file is missing, damaged, of another kind, or without the named columns.
     """
-    if not path.is_file():
-        raise ExtractError(f"{str(path)!r} is not a file.")
-    suffix = path.suffix.lower()
-    if suffix not in (".npz", *TABLE_SUFFIXES):
+    of_arrays = holds_arrays(path)
+    if not of_arrays and not path.is_file():
+        raise ExtractError(f"{str(path)!r} is not a file or a folder of .npy files.")
+    if not of_arrays and path.suffix.lower() not in TABLE_SUFFIXES:
         raise ExtractError(
-            "the name of a file of embeddings must end in .npz or "
+            "the name of a file of embeddings must end in .npz, .safetensors or "
             f"{', '.join(TABLE_SUFFIXES)}, got {str(path)!r}. Save arrays by "
             "`numpy.savez(FILE, features=x, label=y)`."
         )
-    of_arrays = suffix == ".npz"
     file = _Arrays(path, columns) if of_arrays else TableFile(path, columns.encoding)
     names = file.schema.names
     roles = columns.roles(names, path)
