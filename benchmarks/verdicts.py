@@ -208,11 +208,11 @@ def states(selector: str, by_key: dict[str, list[Row]]) -> str:
         groups[verdict, why, shown(claim)].append(claim)
     parts = []
     for (verdict, why, how), found in groups.items():
-        ids = ", ".join(
-            f"{c.id} {claimed(c)}" + (f" ({_name(c.row)})" if c.row else "")
-            for c in found
+        ids = ", ".join(f"{c.id} {claimed(c)} ({_name_of(c)})" for c in found)
+        parts.append(
+            "\n".join(filter(None, [f"{verdict}: {why}", how, ids])).replace(" (—)", "")
+            + "\n"
         )
-        parts.append("\n".join(filter(None, [f"{verdict}: {why}", how, ids])) + "\n")
     return "\n".join(parts)
 
 
@@ -222,7 +222,7 @@ def _minutes(claim: Claim, by_key: dict[str, list[Row]]) -> str:
     rows = [row for job in jobs for row in by_key.get(job.key, [])]
     if rows:
         seconds = sum(row["seconds"] for row in rows)
-        return f"stored; {len(rows)} fits of {max(1, round(seconds / 60))} minutes"
+        return f"stored (fits: {len(rows)}, minutes: {max(1, round(seconds / 60))})"
     return "runnable here" + (
         "; a network takes about 20 minutes" if jobs[0].trains else ""
     )
@@ -342,8 +342,9 @@ def _lines(
 
 def _name_of(claim: Claim) -> str:
     """Return what tells a claim from the others of its table."""
-    column = claim.settings.get("normalization") or claim.settings.get("sampling") or ""
-    return " ".join(filter(None, [_name(claim.row), str(column)]))
+    named = [claim.settings.get(name) for name in ("normalization", "sampling")]
+    metric = claim.metric if claim.metric in SPREAD else ""
+    return " ".join(map(str, filter(None, [_name(claim.row), *named, metric])))
 
 
 def left_table(found: list[Claim]) -> str:

@@ -117,3 +117,11 @@ def test_tables_show_the_commands_of_today():
     for claim in claims.load():
         if jobs.standing(claim)[0] not in ("", jobs.ARITHMETIC):
             assert verdicts.shown(claim) in page, claim
+
+
+def test_a_search_by_networks_needs_an_accelerator_and_names_its_statistic():
+    """One configuration takes minutes here, 360 of them do not."""
+    listed = verdicts.states("TB21-3-mnist", {})
+    (spread,) = (text for text in listed.split("\n\n") if "86.1" in text)
+    assert spread.startswith("needs an accelerator") and "86.1 (CNN min)" in spread
+    assert "98.2 (CNN max)" in listed and "98.2 (CNN max)" not in spread
