@@ -368,6 +368,8 @@ def notes(run: FinishedRun) -> list[str]:
     elif len(run.fits) > ledger["fits"]:
         later = len(run.fits) - ledger["fits"]
         more = "1 later fit" if later == 1 else f"{later} later fits"
+        if run.merged:
+            more = f"counted in the ledger {run.merged} now, with {later} more fits"
         found.append(
             f"{more}: the ledger's plain sum is now epsilon "
             f"{rounded_up(run.spent_now.epsilon, 5)}, not the sum in the report"

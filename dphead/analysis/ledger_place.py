@@ -1,11 +1,15 @@
 """Locate ledgers, and name them in publishable reports."""
 
 import os
-from contextlib import suppress
+import re
+from contextlib import closing, suppress
 from pathlib import Path
 
+from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger.moving import holds_all
+from dphead.privacy.ledger.schema import HeldLedger
 from dphead.privacy.ledger.server import is_on_server
-from dphead.privacy.ledger.store import IN_MEMORY, LedgerError
+from dphead.privacy.ledger.store import IN_MEMORY, MERGED, MOVED, LedgerError
 
 _HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, even if XDG_DATA_HOME sets it
 
@@ -30,6 +34,23 @@ def ledger_home() -> Path:
             "--ledger."
         )
     return found
+
+
+def default_ledger_path(dataset_id: str) -> Path:
+    """Return the path of a data set's ledger, the same for features of any backbone.
+
+    Raises
+    ------
+    LedgerError
+        If the id is not 1 to 128 letters, digits, - or _, or if DPHEAD_HOME is not an
+        absolute path.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
+        raise LedgerError(
+            "the data set's id must have 1 to 128 letters, digits, - or _, got "
+            f"{dataset_id[:40]!r}. Extract the features again."
+        )
+    return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
 
 
 def named(path: str, folder: Path) -> str:
@@ -58,3 +79,33 @@ def located(name: str, folder: Path) -> Path | str:
         return ledger_home() / name.removeprefix(f"{_HOME}/")
     name = os.path.expanduser(name)
     return Path(os.path.normpath(os.path.join(os.path.realpath(folder), name)))
+
+
+def moved_to(book: Ledger) -> tuple[str | None, bool]:
+    """Return the place that a closed ledger names, and whether its charges are there.
+
+    Otherwise, or if the ledger at the place is unreadable, the charges and the budget
+    of `book` count. A row in `book` that names the place is not enough. If DPHEAD_HOME
+    itself was moved, the ledger of an id system is found there.
+    """
+    place, merged = book.meta(MOVED), book.meta(MERGED)
+    if place in (None, book.path):
+        return None, False
+    places = [place]
+    if merged is not None and not _is_there(place):
+        with suppress(LedgerError):  # without DPHEAD_HOME
+            places.append(str(default_ledger_path(merged)))
+    for one in filter(_is_there, places):
+        try:
+            with closing(Ledger(one, read_only=True)) as target:
+                if holds_all(book, target) and not (book.verify() or target.verify()):
+                    return one, True
+        except HeldLedger:
+            raise
+        except LedgerError:
+            pass
+    return place, False
+
+
+def _is_there(place: str) -> bool:
+    return is_on_server(place) or os.path.isfile(place)

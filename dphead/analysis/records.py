@@ -4,12 +4,13 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.ledger_place import located
+from dphead.analysis.ledger_place import located, moved_to
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import name_unit_in, stated_guarantee
 from dphead.analysis.sealed import (
@@ -81,6 +82,9 @@ class FinishedRun:
     elsewhere : tuple of str
         Descriptions of ledgers that the run's ledger does not count, from the report or
         from `dphead check`.
+    merged : str or None
+        The ledger that the run's ledger was merged into, or moved to, after the fit. It
+        has `fits`.
     """
 
     report: dict[str, Any]
@@ -90,6 +94,7 @@ class FinishedRun:
     files: tuple[str, ...]
     fits: list[dict[str, Any]] | None
     elsewhere: tuple[str, ...] = ()
+    merged: str | None = None
 
     @cached_property
     def spent_now(self) -> Spent:
@@ -168,17 +173,19 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
                 "ledger.json has no such fit",
             )
     names = tuple(sorted(p.name for p in folder.iterdir())) if folder else ()
+    fits, merged = _ledger_fits(report, plan, ledger, file)
     return FinishedRun(
         report,
         plan,
         head,
         tensors,
         names,
-        _ledger_fits(report, plan, ledger, file),
+        fits,
         tuple(
             f"the ledger {one['path']} with fits on {one['of']}"
             for one in report["ledger"]["elsewhere"]
         ),
+        merged,
     )
 
 
@@ -354,18 +361,19 @@ def _check_recorded(
 
 def _ledger_fits(
     report: dict[str, Any], plan: Plan, given: str | Path | None, file: Path
-) -> list[dict[str, Any]] | None:
+) -> tuple[list[dict[str, Any]] | None, str | None]:
+    """Return all fits of the run's ledger, and the ledger it was merged into."""
     path = given or located(report["ledger"]["path"], file.parent)
     if is_on_server(path):
         if given is None and team_url() is None:
-            return None
+            return None, None
     elif not Path(path).is_file():
         if given is not None:
             raise ValueError(
                 f"the ledger {path} does not exist. Pass its current path, or none to "
                 "use the path in the report."
             )
-        return None
+        return None, None
     # do not show a server's URL: it belongs to all data sets of the server
     on_server = is_on_server(given)
     book = Ledger(
@@ -376,6 +384,7 @@ def _ledger_fits(
     fits, theirs, budget = book.fits(), book.meta("dataset_id"), book.budget()
     # a merge may have fixed a budget, or a smaller one, after the report
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
+    place, all_there = moved_to(book)
     book.close()
     own = report["data"].get("dataset_id")
     if own is not None and theirs not in (None, own):
@@ -403,7 +412,10 @@ def _ledger_fits(
                 report["ledger"]["total_epsilon"],
                 f"the ledger gives {total}",
             )
-    return fits
+    if place is None or not all_there:
+        return fits, None
+    with closing(Ledger(place, read_only=True)) as book:
+        return book.fits(), place
 
 
 def _budget_in_words(budget: Any) -> str:

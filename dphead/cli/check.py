@@ -21,6 +21,7 @@ def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
 
     dataset_id = run.report["data"].get("dataset_id")
     given = [ledger_name(ledger, dataset_id)] if ledger else []
+    given += [run.merged] if run.merged else []
     own = (located(run.report["ledger"]["path"], folder), *given)
     found = charged_elsewhere(dataset_id, *own)
     return replace(run, elsewhere=tuple(map(str, found))) if found else run
@@ -29,10 +30,10 @@ def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
 def _unknown_images(run: Any) -> list[str]:
     """Return a note if DPHEAD_HOME cannot identify other data sets of these images."""
     from dphead.analysis.protected import made_of_images
-    from dphead.fit.ledgers import has_home, image_index
+    from dphead.fit.ledgers import known_images
 
     dataset_id = run.report["data"].get("dataset_id")
-    if dataset_id and has_home() and len(image_index().images(dataset_id)):
+    if dataset_id and len(known_images(dataset_id)):
         return []
     if not made_of_images(run.report["data"].get("extraction")):
         return [

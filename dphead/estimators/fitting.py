@@ -452,7 +452,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """Write a run folder. The function `save` writes the head or the network."""
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])
-        about = beside_others(self._about, out, ledger.path, tuning)
+        about = beside_others(self._about, out, ledger.path, tuning, charged=True)
         # the notes already contain the warnings on other ledgers
         about = replace(about, warnings=tuple(self.privacy_.notes))
         result = replace(self._result, ledger=ledger)

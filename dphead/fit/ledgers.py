@@ -7,7 +7,6 @@ private, so no count from it may reach a report.
 import fcntl
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,39 +24,26 @@ from dphead_extract.people import (
     rows_name,
 )
 
-from dphead.analysis.ledger_place import ledger_home, named
+from dphead.analysis.ledger_place import (
+    default_ledger_path,
+    ledger_home,
+    moved_to,
+    named,
+)
 from dphead.fit.team_images import TeamImages, TeamPeople
 from dphead.privacy.atomic_write import ForeignFile, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.groups import Groups
-from dphead.privacy.ledger.moving import counted_data_sets, holds_all, move
+from dphead.privacy.ledger.moving import counted_data_sets, move
 from dphead.privacy.ledger.server import held, is_on_server, team_url
 from dphead.privacy.ledger.store import (
     COUNTS,
     IN_MEMORY,
     MERGED,
-    MOVED,
     PEOPLE,
     HeldLedger,
 )
 from dphead.privacy.rounding import as_declared
-
-
-def default_ledger_path(dataset_id: str) -> Path:
-    """Return the path of a data set's ledger, the same for features of any backbone.
-
-    Raises
-    ------
-    LedgerError
-        If the id is not 1 to 128 letters, digits, - or _, or if DPHEAD_HOME is not an
-        absolute path.
-    """
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
-        raise LedgerError(
-            "the data set's id must have 1 to 128 letters, digits, - or _, got "
-            f"{dataset_id[:40]!r}. Extract the features again."
-        )
-    return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
 
 
 def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
@@ -81,7 +67,7 @@ def counted_in(dataset_id: str) -> str:
     `dphead ledger people` first closes the ledgers of a data set. A mark in them names
     the other data set, and is followed only when the ledger there has the fits of all.
     Until then, no closed ledger takes a fit, and its fits and budget count
-    (`counts_where_it_moved`).
+    (`moved_to`).
     """
     if not has_home() or (into := _noted_in(dataset_id, MERGED)) is None:
         return dataset_id
@@ -380,8 +366,8 @@ def check_alone(
     """
     for other in _others(dataset_id, own):
         merged = other.shares and (
-            f"Repeat the command `dphead ledger people` of data set {other.dataset_id}:"
-            " it merges all ledgers."
+            "Repeat the command `dphead ledger people` of each features file: it "
+            "merges all ledgers, or names the ledger that they were merged into."
         )
         if other.budget is not None:
             limit = f"epsilon={as_declared(other.budget['epsilon'])}"
@@ -390,8 +376,8 @@ def check_alone(
                 "set with the same images, extract with --dataset-id."
             )
             raise LedgerError(
-                f"These images have the budget {limit} in the ledger {other}, not in "
-                f"the ledger {own}. Nothing was charged. {todo}"
+                f"These images have the budget {limit} in {other}, not in the ledger "
+                f"{own}. Nothing was charged. {todo}"
             )
         if budget is not None and other.fits != 0:
             todo = merged or (
@@ -552,29 +538,51 @@ def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
 
 
 def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
-    """Return ledgers other than the run's on the images of a data set.
+    """Return ledgers other than the run's that may have fits on a data set's rows.
 
-    The result has all known ledgers of the data set, of data sets that share its
-    ledger, and of data sets that hold the same images.
+    One ledger can count several data sets, so look at the images of each of them, and
+    at all ledgers of each data set with the same images (proofs/people.md, "Which
+    ledgers a charge looks at").
     """
     if dataset_id is None or not has_home():
         return []
-    found, seen = [], set[str]()
-    for first, overlap in _sharing(image_index(), dataset_id):
-        todo = [first]
-        while todo:
-            if (name := todo.pop(0)) in seen:
-                continue
-            seen.add(name)
-            for path in known_ledgers(name):
-                fits, budget, counted = _held_by(path)
-                # a ledger of a merged data set can be found after the merge
-                todo += counted
-                if not any(path == str(one) or _one_file(path, one) for one in own):
-                    shares = overlap is None and name != dataset_id
-                    one = Elsewhere(path, name, fits, budget, overlap, shares)
-                    found.append(one)
-    return found
+    seen, found = _counted_with(dataset_id, *own)
+    index = image_index()
+    for overlap in [other for name in seen for other in _sharing(index, name)]:
+        if overlap.dataset_id not in seen:
+            names, theirs = _counted_with(overlap.dataset_id)
+            seen += names
+            for key, one in theirs.items():
+                of_images = replace(one, overlap=overlap, shares=False)
+                found.setdefault(key, of_images)
+    paths = [*map(str, own)]
+    return [
+        other
+        for key, other in found.items()
+        if other.path not in paths and not any(_one_file(key, one) for one in paths)
+    ]
+
+
+def _counted_with(
+    dataset_id: str, *own: str | Path
+) -> tuple[list[str], dict[str, Elsewhere]]:
+    """Return the data sets that one ledger counts with this one, and all their ledgers.
+
+    For each data set, these are its known ledgers, `own`, and for each closed ledger
+    the place that it names. A data set belongs to them if one of these ledgers is its
+    own or counts it. The ledgers' keys are their real paths, or names on a server.
+    """
+    names, found = [dataset_id], dict[str, Elsewhere]()
+    for name in names:  # grows
+        places = known_ledgers(name)
+        places += map(str, own if name == dataset_id else ())
+        for place in places:  # grows
+            key = place if is_on_server(place) else os.path.realpath(place)
+            if key not in found:
+                found[key], more, moved = _read(place, name, dataset_id)
+                names += [one for one in more if one not in names]
+                places += moved
+    return names, found
 
 
 def known_ledgers(dataset_id: str) -> list[str]:
@@ -607,18 +615,26 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
     """Return the known ledger of a data set that holds a fit, or None."""
     if dataset_id is None or not has_home():
         return None
-    for path in known_ledgers(dataset_id):
+    for path in _counted_with(dataset_id)[1]:
         with suppress(LedgerError), closing(Ledger(path, read_only=True)) as book:
             if book.holds(fit_id):
                 return path
     return None
 
 
-def _sharing(index: ImageIndex, dataset_id: str) -> list[tuple[str, Overlap | None]]:
-    """Return the data set, and data sets that share notably many images with it."""
+def _sharing(index: ImageIndex, dataset_id: str) -> list[Overlap]:
+    """Return the data sets that share notably many images with a data set."""
     images = index.images(dataset_id)
     others = index.overlaps(images, but=dataset_id) if len(images) else []
-    return [(dataset_id, None), *((o.dataset_id, o) for o in others if o.notable)]
+    return [other for other in others if other.notable]
+
+
+def known_images(dataset_id: str) -> np.ndarray:
+    """Return the digests of the images of all data sets that one ledger counts."""
+    if not has_home():
+        return np.empty(0, np.uint64)
+    names, _ = _counted_with(dataset_id)
+    return np.unique(np.concatenate([image_index().images(one) for one in names]))
 
 
 def shared_images(dataset_id: str, other: str) -> int | None:
@@ -626,9 +642,7 @@ def shared_images(dataset_id: str, other: str) -> int | None:
 
     The result is None if the image index does not know the images of both.
     """
-    if not has_home():
-        return None
-    own, theirs = map(image_index().images, (dataset_id, other))
+    own, theirs = map(known_images, (dataset_id, other))
     if not (len(own) and len(theirs)):
         return None
     return int(np.isin(own, theirs).sum())
@@ -638,44 +652,26 @@ def _one_file(path: str, other: str | Path) -> bool:
     return all(map(os.path.exists, (path, other))) and os.path.samefile(path, other)
 
 
-def _held_by(
-    path: str,
-) -> tuple[int | None, dict[str, float] | None, list[str]]:
-    """Return a ledger's fits and budget, and the data sets that were merged into it.
+def _read(
+    place: str, name: str, dataset_id: str
+) -> tuple[Elsewhere, list[str], list[str]]:
+    """Return a ledger of a data set, the data sets that it names, and where it moved.
 
     A missing or unreadable ledger has unknown fits (None). Raises HeldLedger while
     another process blocks it or its server does not answer.
     """
-    if not (is_on_server(path) or os.path.isfile(path)):
-        return None, None, []
     try:
-        with closing(Ledger(path, read_only=True)) as book:
-            counted = counted_data_sets(book)
-            if counts_where_it_moved(book):
-                return 0, None, counted
-            return book.count_fits(), book.budget(), counted
+        with closing(Ledger(place, read_only=True)) as book:
+            of = book.meta("dataset_id") or name
+            moved, all_there = moved_to(book)
+            held = (0, None) if all_there else (book.count_fits(), book.budget())
+            one = Elsewhere(place, of, *held, shares=of != dataset_id)
+            return one, [of, *counted_data_sets(book)], [moved] if moved else []
     except HeldLedger:
         raise
     except (LedgerError, ValueError):
-        return None, None, []
-
-
-def counts_where_it_moved(book: Ledger) -> bool:
-    """Return whether `book` was moved, and the new ledger holds all its charges.
-
-    Otherwise, or if the new ledger is unreadable, the charges and the budget of `book`
-    count. A row in `book` that names the new ledger is not enough.
-    """
-    place = book.meta(MOVED)
-    if place in (None, book.path) or not (is_on_server(place) or os.path.isfile(place)):
-        return False
-    try:
-        with closing(Ledger(place, read_only=True)) as target:
-            return holds_all(book, target) and not (book.verify() or target.verify())
-    except HeldLedger:
-        raise
-    except LedgerError:
-        return False
+        shares = name != dataset_id
+        return Elsewhere(place, name, None, None, shares=shares), [], []
 
 
 def _notes(dataset_id: str) -> Path:

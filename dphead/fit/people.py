@@ -3,17 +3,16 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from dphead_extract.features.format import open_features
 from dphead_extract.people import People, rows_name
 
+from dphead.analysis.ledger_place import ledger_home, moved_to
 from dphead.fit.ledgers import (
     RowGroups,
-    counts_where_it_moved,
     holding,
-    image_index,
     known_ledgers,
     ledger_name,
     note_ledger,
@@ -21,9 +20,15 @@ from dphead.fit.ledgers import (
     people_index,
 )
 from dphead.privacy.ledger import Ledger, LedgerError, seals
-from dphead.privacy.ledger.moving import check_merge, holds_all, merge
+from dphead.privacy.ledger.groups import Groups
+from dphead.privacy.ledger.moving import (
+    check_merge,
+    counted_data_sets,
+    holds_all,
+    merge,
+)
 from dphead.privacy.ledger.server import is_on_server
-from dphead.privacy.ledger.store import MOVED, PEOPLE
+from dphead.privacy.ledger.store import MERGED, MOVED, PEOPLE
 
 
 def declare_people(
@@ -84,17 +89,19 @@ def declare_people(
                 for ledger in (_ledgers_of(dataset_id, book) if merging else ())
             ]
             _check_merge(merged, book, people, not_private)
+            compared = charged.compared(people.record, protects=True)
             for ledger in merged:
-                charged.compared(people.record, protects=True).compare(ledger)
+                compared.compare(ledger)
             people.keep(dataset_id, rows, groups, joining)
-            _fix(book, people)
             for ledger in merged:
                 note_ledger(ledger.path, dataset_id)
+                # then another home can no longer charge other groups there
+                if ledger.meta(MOVED) is None and ledger.meta(PEOPLE) is None:
+                    _fix(ledger, people, compared)
+            _fix(book, people)
             if merged:
                 merge(merged, book)
         if merging:
-            images = image_index()
-            images.add(counts, images.images(dataset_id))
             people.join(dataset_id)
     return book, [ledger.path for ledger in merged]
 
@@ -144,10 +151,15 @@ def _confirm_infinite(sources: list[Ledger], target: Ledger, not_private: bool) 
         )
 
 
-def _fix(book: Ledger, people: People) -> None:
-    """Keep the declaration in the ledger, for features files without it."""
+def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
+    """Keep the declaration in the ledger, for features files without it.
+
+    Raises LedgerError if `groups` differ from those of its fits.
+    """
     declared = json.dumps(people.record)
     with book.transaction(kept=lambda: book.meta(PEOPLE) == declared):
+        if groups is not None:
+            groups.compare(book)
         if (kept := book.set_once(PEOPLE, declared)) != declared:
             raise LedgerError(
                 f"The ledger {book.path} has the declaration {kept}, not {declared}. "
@@ -161,8 +173,10 @@ def _ledgers_of(dataset_id: str, target: Ledger) -> Iterator[Ledger]:
 
     A closed ledger without fits still tells which ledger counts the data set.
     """
+    _check_copies(dataset_id, target)
     own = str(ledger_name(None, dataset_id))
-    for place in dict.fromkeys((own, *known_ledgers(dataset_id))):
+    places = [*dict.fromkeys((own, *known_ledgers(dataset_id)))]
+    for place in places:
         missing = not is_on_server(place) and not os.path.isfile(place)
         if place != own and missing:
             raise LedgerError(
@@ -170,7 +184,24 @@ def _ledgers_of(dataset_id: str, target: Ledger) -> Iterator[Ledger]:
                 "fits. Restore it from a backup, then run this command again."
             )
         book = Ledger(place, dataset_id)
-        if book.meta(MOVED) not in (None, target.path) and counts_where_it_moved(book):
-            book.close()
+        moved, all_there = moved_to(book)
+        if all_there and moved in places and book.meta(MERGED) is None:
+            book.close()  # a plain move: that ledger is merged
             continue
         yield book
+
+
+def _check_copies(dataset_id: str, target: Ledger) -> None:
+    """Raise LedgerError if a ledger that was copied here counts the data set."""
+    for path in sorted((ledger_home() / "ledgers").glob("*.sqlite")):
+        with suppress(LedgerError), closing(Ledger(path, read_only=True)) as book:
+            theirs, counted = book.meta("dataset_id"), counted_data_sets(book)
+            if dataset_id in counted and theirs != target.meta("dataset_id"):
+                break
+    else:
+        return
+    raise LedgerError(
+        f"The ledger {path} counts data set {dataset_id}, and belongs to an id system "
+        "of another home. Nothing was declared. Type this command with the DPHEAD_HOME "
+        "of its first declaration, and fit there."
+    )

@@ -56,9 +56,15 @@ def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str
 
 
 def beside_others(
-    about: About, out: Path, ledger: str | Path | None, tuning: str | None
+    about: About,
+    out: Path,
+    ledger: str | Path | None,
+    tuning: str | None,
+    charged: bool = False,
 ) -> About:
     """Add a warning for each ledger that the run's own ledger does not count.
+
+    `charged` says that the fit was charged before.
 
     Raises
     ------
@@ -66,11 +72,11 @@ def beside_others(
         If such ledgers exist and tuning is "none", because the settings could have been
         chosen by their fits.
     LedgerError
-        As `check_alone`, unless the run resumes a fit that may be charged already.
+        As `check_alone`, unless the fit may be charged already.
     """
     dataset_id = about.source.dataset_id
     own = ledger_name(ledger, dataset_id)
-    if interrupted(out) is None:
+    if not charged and interrupted(out) is None:
         # an early check that creates no file; `charging` repeats it
         check_alone(dataset_id, own, None)
     found = charged_elsewhere(dataset_id, own)

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from dphead_extract.shards import join_shards
 from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT
+from dphead.analysis.records import read_run
 from dphead.fit import loop, run
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
@@ -33,14 +35,17 @@ from dphead.fit.ledgers import (
     open_ledger,
     people_index,
     read_ledger,
+    shared_images,
 )
 from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError, server
+from dphead.privacy.ledger.groups import Groups
 from dphead.privacy.ledger.store import LedgerFile
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
 SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--block-rows", 2)
 OWN = "People are recognized only within this data set"
+Y, Z = "e" * 32, "f" * 32  # ids of data sets without a file
 
 
 @pytest.fixture(params=["file", "server"])
@@ -188,6 +193,150 @@ def test_a_merged_budget_that_holds_is_no_guarantee_for_the_sum(tmp_path, clinic
     assert "exceed the budget" in said
 
 
+def refused_beside(dataset_id, *where):
+    """Whether a budget elsewhere refuses a charge to a data set's ledger."""
+    try:
+        with charging(open_ledger(*where or (None,), dataset_id)):
+            return False
+    except LedgerError as error:
+        assert "have the budget epsilon=2" in str(error), error
+        return True
+
+
+def test_a_budget_counts_at_the_place_that_its_ledger_was_merged_into(
+    tmp_path, clinic, monkeypatch
+):
+    """Another home knows the ledger by a note, or has a copy of it."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    own, other = ledger_home(), tmp_path / "other"
+    one = made(tmp_path, "one", 0)
+    ledger = open_ledger(None, id_of(one))
+    monkeypatch.setenv("DPHEAD_HOME", str(other))
+    fix_budget(ledger, 2.0, 1e-3)
+    monkeypatch.setenv("DPHEAD_HOME", str(own))
+    charge_groups(one)
+    merged, _ = module.declare_people(one, clinic, False)
+    monkeypatch.setenv("DPHEAD_HOME", str(other))
+    assert refused_beside(id_of(one))
+    (elsewhere,) = charged_elsewhere(id_of(one))
+    assert (elsewhere.path, elsewhere.fits) == (str(merged.path), 1)
+    # nor can this home merge what another one has merged
+    with pytest.raises(LedgerError, match=f"already moved to {merged.path}"):
+        module.declare_people(one, clinic, False)
+    (other / f"ledgers/{id_of(one)}.others").unlink()
+    copy = other / "ledgers" / Path(merged.path).name
+    copy.write_bytes(Path(merged.path).read_bytes())
+    with pytest.raises(LedgerError, match="belongs to an id system of another home"):
+        module.declare_people(one, clinic, False)
+    assert not people_index().knows(id_of(one))
+
+
+def test_images_of_all_data_sets_of_a_ledger_are_looked_at(tmp_path, clinic):
+    """The merged one is a small part of the ledger's data sets."""
+    one, images = made(tmp_path, "one", 0), image_index()
+    system = People(people_index(), clinic).shared_id
+    for name, first, n in (
+        (id_of(one), 0, 100),
+        (Y, 40, 100),
+        (Z, 300, 100),
+        (system, 10**4, 5000),
+    ):
+        images.add(name, np.arange(first, first + n, dtype=np.uint64))
+    fix_budget(open_ledger(None, id_of(one)), 2.0, 1e-3)
+    assert refused_beside(Y)
+    module.declare_people(one, clinic, False)
+    assert refused_beside(Y) and not refused_beside(Z)
+    assert shared_images(system, Y) == 60
+
+
+def test_a_budget_refuses_the_ledger_that_counts_a_data_set_with_its_images(
+    tmp_path, clinic
+):
+    one, images = made(tmp_path, "one", 0), image_index()
+    system = People(people_index(), clinic).shared_id
+    for name, first in ((id_of(one), 0), (Y, 40), (system, 10**4)):
+        images.add(name, np.arange(first, first + 100, dtype=np.uint64))
+    fix_budget(open_ledger(None, Y), 2.0, 1e-3)
+    assert refused_beside(id_of(one)) and not refused_beside(system)
+    module.declare_people(one, clinic, False)
+    assert refused_beside(system)
+
+
+def test_a_home_can_move_with_its_merged_ledgers(tmp_path, clinic, monkeypatch):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    fix_budget(open_ledger(None, id_of(one)), 2.0, 1e-3)
+    charge_groups(one)
+    module.declare_people(one, clinic, False)
+    ledger_home().rename(tmp_path / "moved")
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "moved"))
+    charge_groups(one)
+    module.declare_people(one, clinic, False)
+    assert fits_of(one) == 2
+    assert [one.fits for one in charged_elsewhere(id_of(one))] == [2]
+
+
+def test_a_ledger_takes_no_other_groups_while_it_is_merged(
+    tmp_path, clinic, monkeypatch
+):
+    """Another home shares the ledger's file, and has another key."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one, own = made(tmp_path, "one", 0), ledger_home()
+    study, shared = by_study(tmp_path, one), tmp_path / "shared.sqlite"
+    fix_budget(Ledger(shared, id_of(one)), 2.0, 1e-3)  # also notes it
+
+    def charged_by_study():
+        monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "other"))
+        try:
+            charge_groups(study, shared)
+        finally:
+            monkeypatch.setenv("DPHEAD_HOME", str(own))
+
+    merge, compare = module.merge, Groups.compare
+
+    def merged(sources, target):
+        with pytest.raises(LedgerError, match=f"belongs to the id system {clinic}"):
+            charged_by_study()
+        merge(sources, target)
+
+    def compared(self, ledger):
+        compare(self, ledger)
+        if ledger.path == str(shared) and not ledger.count_fits():
+            monkeypatch.setattr(Groups, "compare", compare)
+            charged_by_study()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Groups, "compare", compared)
+        with pytest.raises(LedgerError, match="under another key of people"):
+            module.declare_people(one, clinic, False)
+    assert counted_in(id_of(one)) == id_of(one)
+    shared.unlink()
+    fix_budget(Ledger(shared, id_of(one)), 2.0, 1e-3)
+    monkeypatch.setattr(module, "merge", merged)
+    module.declare_people(one, clinic, False)
+    assert fits_of(one) == 0
+
+
+def test_a_run_knows_the_ledger_that_its_own_was_merged_into(tmp_path, clinic):
+    from dphead import DPLeastSquaresClassifier
+
+    one, run = made(tmp_path, "one", 0), tmp_path / "run"
+    head = DPLeastSquaresClassifier(epsilon=1.0, group_cap=2, delta=1e-3).fit(one)
+    head.save(run)
+    system = People(people_index(), clinic).shared_id
+    fix_budget(open_ledger(None, system), 9.0, 1e-3)
+    merged, _ = module.declare_people(one, clinic, False)
+    charge_groups(one)
+    assert read_run(run).merged == str(merged.path) and len(read_run(run).fits) == 2
+    said = words(dphead("check", run).out)
+    assert "spent (delta 0.001) in 2 fits" in said
+    assert "now, with 1 more fits: the ledger's plain sum is now epsilon" in said
+    assert "not counted" not in said and "another ledger" not in said
+    head.save(tmp_path / "late")
+    (elsewhere,) = report_of(tmp_path / "late")["ledger"]["elsewhere"]
+    assert elsewhere["fits"] == 2 and system in elsewhere["path"]
+
+
 class Killed(BaseException):
     """Raised where a process dies."""
 
@@ -258,7 +407,7 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
                 people_of(more)
             with pytest.raises(ExtractError, match="60 of 60"):
                 People(people_index(), clinic, True).check(None, groups)
-    assert points == 9
+    assert points == 11
     declared()
     book = read_ledger(None, counted_in(id_of(one)))
     assert [fit["fit_id"] for fit in book.fits()] == [fit]

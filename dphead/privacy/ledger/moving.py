@@ -142,7 +142,10 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
 def check_merge(source: Ledger, target: Ledger) -> None:
     """Raise LedgerError if a ledger cannot be merged into another one."""
     seals.check_undamaged(source)
-    if (before := source.meta(MOVED)) not in (None, target.path):
+    # a merged ledger's target can have moved with its home
+    merged = source.meta(MERGED) is not None and holds_all(source, target)
+    before = source.meta(MOVED)
+    if not (merged or before in (None, target.path)):
         raise _moved_elsewhere(source, target, before)
     _fixed(source, target)
 
@@ -195,9 +198,11 @@ def _smaller(one: Any, other: Any) -> Any:
 
 
 def _moved_elsewhere(source: Ledger, target: Ledger, place: str | None) -> LedgerError:
+    do = "move to" if source.meta(MERGED) is None else "be merged into"
     return LedgerError(
-        f"The ledger {source.path} was already moved to {place}, so it "
-        f"cannot move to {target.path}. Use the ledger at {place}."
+        f"The ledger {source.path} was already moved to {place}, so it cannot {do} "
+        f"{target.path}. Use the ledger at {place}, and the DPHEAD_HOME and "
+        "DPHEAD_LEDGER with which it was moved there."
     )
 
 
