@@ -23,12 +23,13 @@ from features import edited
 from numpy.testing import assert_allclose
 from PIL import Image
 
-from dphead.analysis.metrics import predicted_classes
-from dphead.export import torch_head
+from dphead.analysis.metrics import predicted_classes, probabilities
+from dphead.export import sklearn_head, torch_head
 from dphead.export.exporting import export
 from dphead.export.pictures import prepare, transformed
 from dphead.fit.files import open_matching
 from dphead.fit.head_file import open_head
+from dphead.solvers import auto
 
 CLASSES = ["zero", "one", "two"]
 LS = ("--method", "dp-ls", "--epsilon", 8, "--delta", 1e-3)
@@ -79,6 +80,14 @@ def small(weights, **changes):
     return BackboneOptions(
         **SMALL | {"weights": weights, "model_args": arguments} | changes
     )
+
+
+def public_copy(features):
+    """The rows of a features file, as those of another data set."""
+    public = features.with_name("public.h5")
+    shutil.copyfile(features, public)
+    edited(public, lambda file: file.attrs.update(dataset_id="0" * 32), digests=False)
+    return public
 
 
 def scores_of(run, features):
@@ -134,9 +143,7 @@ def test_timm_loads_a_head_without_unit_norm_by_itself(pictures, weights, tmp_pa
     with torch.inference_mode():
         torch.testing.assert_close(theirs(x), ours(x))
     # on public axes: in a head with a unit norm, and inside of timm's own classifier
-    public = tmp_path / "public.h5"
-    shutil.copyfile(features, public)
-    edited(public, lambda file: file.attrs.update(dataset_id="0" * 32), digests=False)
+    public = public_copy(features)
     for more in ((), ("--no-unit-norm",)):
         run, out = (tmp_path / f"{name} {len(more)}" for name in ("run", "timm"))
         given = ("--axes-from", public, "--axes-count", 3, *more)
@@ -305,11 +312,26 @@ def twelve_bits():
     }
 
 
-def test_exports_see_of_image_files_what_predict_sees(pictures, weights, tmp_path):
-    """Orientation, a declared range, transparency, palettes, CMYK, animations."""
+def test_exports_see_of_image_files_what_predict_sees(
+    pictures, weights, tmp_path, monkeypatch
+):
+    """Orientation, a declared range, transparency, palettes, CMYK, animations. The head
+    has public axes and a temperature, of which scikit-learn's format takes the rows.
+    """
     pytest.importorskip("onnxruntime")
     options = small(weights, pixels=PixelRange(12))
-    run, _ = fitted_on(tmp_path, pictures, options)
+    _, features = fitted_on(tmp_path, pictures, options)
+    monkeypatch.setattr(auto, "temperature", lambda *of_fit: 1.5)
+    run, of_auto = tmp_path / "auto", ("--method", "auto", "--delta", 1e-3)
+    axes = ("--axes-from", public_copy(features), "--axes-count", 3)
+    fitted("fit", features, "-o", run, *of_auto, *axes)
+    head, _, x, _ = open_matching(run, features, None)
+    assert head.axes is not None and head.axes.count == 3
+    cooled = probabilities(head.scores(x))
+    assert np.abs(cooled - probabilities(1.5 * head.scores(x))).max() > 0.01
+    export(run, "sklearn", tmp_path / "sklearn")
+    found = sklearn_head.load_head(tmp_path / "sklearn").predict_proba(x)
+    assert_allclose(found, cooled, atol=1e-4)
     for to in ("torch", "timm", "onnx"):
         export(run, to, tmp_path / to, weights)
         copied = (tmp_path / to / "decode.py").read_bytes()
