@@ -251,10 +251,12 @@ def option_of(declared: Declared, text: str = "") -> click.Parameter:
     if option.flags and not option.flags[0].startswith("-"):
         (shown,) = option.flags
         return click.Argument([declared.name], metavar=shown, type=given["type"])
-    is_config = declared.name == "config"
+    is_config, usual = declared.name == "config", declared.default
+    if isinstance(usual, tuple) and not option.repeated:
+        usual = ",".join(map(str, usual))
     found = click.Option(
         [*(option.flags or (flag,)), declared.name],
-        default=declared.default,
+        default=usual,
         required=declared.required,
         multiple=option.repeated,
         metavar=option.metavar,

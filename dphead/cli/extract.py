@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from dphead.cli import values
-from dphead.cli.command import WithOptions, option_group
+from dphead.cli.command import WithOptions
 from dphead.cli.features import (
     declared,
     print_budget,
@@ -21,24 +20,15 @@ from dphead.cli.progress import shown
 from dphead.cli.text import say, tied
 
 
+class _WithSettings(WithOptions):
+    def options(self) -> dict[str, Any]:
+        from dphead_extract.backbones.families import settings_of_families
+
+        return {**super().options(), **settings_of_families()}
+
+
 @click.command(
-    cls=WithOptions, declared="dphead_extract.extract_options:ExtractOptions"
-)
-@option_group(
-    "Fixed filters",
-    click.option(
-        "--scatter-j",
-        default="2",
-        callback=values.scales,
-        help="Scale J of ScatterNet, which averages over 2**J pixels. Type 1,2 to use "
-        "both scales.",
-    ),
-    click.option(
-        "--scatter-l",
-        type=values.Whole(1, values.MOST_ANGLES),
-        default=8,
-        help="Number of orientations of ScatterNet's filters.",
-    ),
+    cls=_WithSettings, declared="dphead_extract.extract_options:ExtractOptions"
 )
 def extract(**given: Any) -> None:
     """Compute features of the images in SOURCE with a frozen backbone.

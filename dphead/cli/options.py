@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+from dphead_extract.numerals import separated
 
 from dphead.cli import command, values
 from dphead.cli.command import option_group
@@ -57,7 +58,7 @@ def sizes(what: str, required: bool = True) -> Callable[[Any], Any]:
         "--sizes",
         required=required,
         metavar="ROWS,FEATURES,CLASSES",
-        callback=values.separated(values.NATURAL, "ROWS,FEATURES,CLASSES", 3),
+        callback=values.read_by(separated(int, 1, "ROWS,FEATURES,CLASSES", 3)),
         help=f"Numbers of rows, features and classes {what}",
     )
 

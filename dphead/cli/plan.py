@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from dphead_extract.numerals import separated
 
 from dphead.cli import values
 from dphead.cli.budget import budget_lines
@@ -53,7 +54,9 @@ _OF_FITS = ("protect", "ledger")  # options of the check of a budget
     "--epsilon",
     "epsilons",
     metavar="E1,E2,...",
-    callback=values.separated(values.NUMBER, "numbers: 0.5,1,2"),
+    callback=values.read_by(
+        separated(float, 0, "numbers: 0.5,1,2 (each a number from 0 to 1e15)")
+    ),
     help="Epsilons to compare, separated by commas. Default: 0.1,0.5,1,2,4,8, or 1 "
     "with --fits.",
 )

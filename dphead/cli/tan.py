@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from dphead_extract.numerals import separated
 
 from dphead.cli import values
 from dphead.cli.command import others, values_of
@@ -112,7 +113,7 @@ def _show(
 )
 @click.option(
     "--steps",
-    callback=values.separated(values.NATURAL, "whole numbers: 250,500"),
+    callback=values.read_by(separated(int, 1, "whole numbers: 250,500")),
     help="Numbers of steps to compare, such as 250,500. Default: 250, 500, 1000 and "
     "so on, up to 64000.",
 )
@@ -192,7 +193,7 @@ def _prediction(path: Path) -> tuple[int, Any]:
 @PUBLIC_ROWS
 @click.option(
     "--factors",
-    callback=values.separated(values.NUMBER, "numbers: 4,8"),
+    callback=values.read_by(separated(float, 0, "numbers: 4,8")),
     required=True,
     help="Factors k of the simulated runs, such as 4,8,16. Each run divides batch size "
     "and noise multiplier by k.",

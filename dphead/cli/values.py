@@ -188,30 +188,13 @@ _SEVERAL = 2**16  # bound of counts that cost time or memory; chosen, not measur
 MANY = Whole(1, _SEVERAL)
 
 
-def separated(kind: Number, what: str, *counts: int) -> Any:
-    """Return a callback that reads comma-separated numbers.
+def read_by(read: Callable[[str], Any]) -> Any:
+    """Return a callback of an option by which `read` turns its text into a value."""
 
-    `what` describes valid text in errors. `counts` are the valid numbers of items.
-    Without `counts`, any number of items is valid.
-    """
-
-    def read(ctx: _Given, option: _Given, text: Any) -> tuple[Any, ...] | None:
-        if text is None:
-            return None
+    def callback(_: _Given, __: _Given, text: str | None) -> Any:
         try:
-            found = tuple(
-                kind.convert(one, option, ctx) for one in str(text).split(",")
-            )
-        except click.BadParameter as error:
-            raise click.BadParameter(
-                f"write {what} (each {kind}), got {text!r}."
-            ) from error
-        if counts and len(found) not in counts:
-            raise click.BadParameter(f"write {what}, got {text!r}.")
-        return found
+            return None if text is None else read(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
 
-    return read
-
-
-MOST_SCALES, MOST_ANGLES = 14, 64  # ScatterNet: 2**14 pixels; angles chosen
-scales = separated(Whole(1, MOST_SCALES), "one whole number or several: 2 or 1,2")
+    return callback

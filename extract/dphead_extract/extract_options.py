@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from dphead_extract.backbones.base import BackboneOptions
+from dphead_extract.backbones.families import TRAITS
 from dphead_extract.declared import Option
 from dphead_extract.images import PixelRange
 from dphead_extract.index import ImageIndex
@@ -59,8 +60,9 @@ class ExtractOptions:
             "Per-image normalization of the feature map: none, unit, synthetic, local "
             "or group:G. group:G normalizes G groups of channels. synthetic: scale "
             "channels by statistics of random images. local: signed square root, then "
-            "synthetic, then scaling at each position. Default: local for fixed "
-            "filters, else none.",
+            "synthetic, then scaling at each position. Default: "
+            + ", ".join(f"{one.normalization} for {k}" for k, one in TRAITS.items())
+            + ", else none.",
             section="Features",
             read=RowNorm.parse,
             metavar="KIND",

@@ -4,23 +4,15 @@ import click
 import pytest
 from commands import every_command
 from dphead_extract import numerals
+from dphead_extract.backbones.families import settings_of_families
 from dphead_extract.normalization import RowNorm
 from dphead_extract.sources.columns import Columns
 
 from dphead.cli import values
 
-
-@pytest.mark.parametrize(
-    "read, text, value",
-    [
-        (values.scales, "1,2", (1, 2)),
-    ],
-)
-def test_a_text_becomes_its_value(read, text, value):
-    assert read(None, None, text) == value
-
-
+scales = settings_of_families()["scatter_j"].setting.read
 READ = [
+    (scales, "1,2", (1, 2)),
     (numerals.several_names, "head.*,norm", ("head.*", "norm")),
     (numerals.n_bytes, "1.5mb", 1_500_000),
     (numerals.map_shape, "3,8,8", (3, 8, 8)),
@@ -47,6 +39,7 @@ READ = [
     (RowNorm.parse, "group:4", RowNorm("group", 4)),
 ]
 UNREAD = [
+    (scales, "1.5", "one whole number or several"),
     *((numerals.n_bytes, text, "500MB or 2GB") for text in ("xGB", "1.5", "-1MB")),
     *(
         (numerals.map_shape, text, "CHANNELS,H,W")
@@ -74,17 +67,6 @@ def test_a_text_becomes_the_value_of_a_declared_option(read, text, value):
 def test_another_text_is_refused_with_what_to_write(read, text, said):
     with pytest.raises(ValueError, match=said):
         read(text)
-
-
-@pytest.mark.parametrize(
-    "read, text, said",
-    [
-        (values.scales, "1.5", "one whole number or several"),
-    ],
-)
-def test_a_text_without_a_value_is_refused_with_what_to_write(read, text, said):
-    with pytest.raises(click.BadParameter, match=said):
-        read(None, None, text)
 
 
 def test_an_option_takes_the_words_of_any_method():

@@ -21,7 +21,7 @@ from dphead_extract.backbones.families import (
     settings_of_families,
     traits_of,
 )
-from dphead_extract.declared import Option, Range
+from dphead_extract.declared import Option, Range, typed
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange
 from dphead_extract.numerals import input_size, of_colors, python_arguments
@@ -40,8 +40,8 @@ FAMILIES: dict[str, Family] = {}
 class BackboneOptions:
     """Choose the backbone, its weights and the image transform.
 
-    None means the model's own value. `settings` has the family's settings, with the
-    names and defaults of `Traits.settings`. `crop_mode` is timm's "center", "squash" or
+    None means the model's own value. `settings` has values of the family's settings by
+    name, and the default of the others. `crop_mode` is timm's "center", "squash" or
     "border". If left and right do not matter, `mirror` removes half of the directions,
     with the noise on their weights. The opponent colors are those of van de Sande,
     Gevers, Snoek (2010).
@@ -155,7 +155,8 @@ class BackboneOptions:
     ] = False
 
     def __post_init__(self) -> None:
-        self.settings = {**traits_of(self.name).settings, **self.settings}
+        usual = traits_of(self.name).settings
+        self.settings = {k: one.default for k, one in usual.items()} | self.settings
 
     @property
     def sides(self) -> tuple[int, int] | None:
@@ -176,12 +177,19 @@ def check_options(options: BackboneOptions) -> None:
     }
     if options.interpolation == "none":
         given["interpolation=none"] = True
-    defaults, own = settings_of_families(), traits_of(options.name)
-    given |= {k: v for k, v in options.settings.items() if v != defaults.get(k)}
+    declared, own = settings_of_families(), traits_of(options.name)
+    for name, value in options.settings.items():
+        one = declared.get(name)
+        if one is None or value != one.default:
+            given[name] = value
     for name, value in given.items():
+        flag = "--" + name.removesuffix("s" if name == "model_args" else "")
+        flag = flag.replace("_", "-").replace("=", " ")
+        one = own.settings.get(name)
+        # a features file's record has a list
+        if one and not one.holds(tuple(value) if isinstance(value, list) else value):
+            raise ExtractError(f"{flag} must be {one.must_be}, got {typed(value)}.")
         if name not in own.takes | own.settings.keys():
-            flag = "--" + name.removesuffix("s" if name == "model_args" else "")
-            flag = flag.replace("_", "-").replace("=", " ")
             shown = "" if value is True else f" (got {value})"
             raise ExtractError(
                 f"{flag} is not an option of --backbone {options.name}{shown}. Remove "

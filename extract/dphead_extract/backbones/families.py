@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Annotated
 
+from dphead_extract.declared import Declared, Option, Range, is_a, settings_of
 from dphead_extract.errors import ExtractError
+from dphead_extract.numerals import separated
 
 _MOST_SCALE = 1e6  # largest mean, and largest 1 / std, as in `finetune`; a choice
 
@@ -23,9 +26,9 @@ class Traits:
     ----------
     takes : frozenset of str
         Fields of `BackboneOptions` that only some families have, including this one.
-    settings : mapping of str to object
-        The family's settings, with their defaults. `dphead extract` has an option for
-        each. A features file records them, and `predict` restores them.
+    settings : mapping of str to Declared
+        The family's settings. `dphead extract` has an option for each. A features file
+        records their values, and `predict` restores them.
     needs_size : bool
         Whether image files need a declared size.
     normalization : str
@@ -33,12 +36,40 @@ class Traits:
     """
 
     takes: frozenset[str]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Declared] = field(default_factory=dict)
     needs_size: bool = False
     normalization: str = "none"
 
 
-_SCATTERING = {"scatter_j": (2,), "scatter_l": 8}
+# averages over at most 2**14 pixels, the largest image
+_SCALES = Range(
+    "whole numbers from 1 to 14, such as 2 or 1,2",
+    lambda v: len(v) > 0 and all(is_a(j, int) and 1 <= j <= 14 for j in v),
+)
+_fixed = partial(Option, section="Fixed filters")
+
+
+@dataclass
+class _Scattering:
+    scatter_j: Annotated[
+        tuple[int, ...],
+        _fixed(
+            "Scale J of ScatterNet, which averages over 2**J pixels. Type 1,2 to use "
+            "both scales.",
+            _SCALES,
+            read=separated(int, 1, "one whole number or several: 2 or 1,2"),
+        ),
+    ] = (2,)
+    scatter_l: Annotated[
+        int,
+        _fixed(
+            "Number of orientations of ScatterNet's filters.",
+            Range("a whole number from 1 to 64", lambda v: 1 <= v <= 64),  # chosen
+        ),
+    ] = 8
+
+
+_SCATTERING = settings_of(_Scattering)
 _FILTERS = frozenset({"colors", "interpolation=none"})
 _PIXELS = frozenset({"mean", "std"})
 _MODEL = frozenset({"weights", "random_weights", "model_args", "axes", "crop_pct"})
@@ -54,8 +85,8 @@ def traits_of(name: str) -> Traits:
     return TRAITS.get(name, TIMM)
 
 
-def settings_of_families() -> dict[str, Any]:
-    """Return the settings of all families, with their defaults."""
+def settings_of_families() -> dict[str, Declared]:
+    """Return the settings of all families."""
     return {k: v for traits in TRAITS.values() for k, v in traits.settings.items()}
 
 

@@ -33,7 +33,6 @@ from dphead_extract.backbones.fixed_filters import FixedFilters
 from dphead_extract.backbones.wavelets import lowpass_matrix, wavelet_spectra
 from dphead_extract.errors import ExtractError
 
-_MOST_SCALES, _MOST_ANGLES = 14, 64  # choices; J scales average over 2**J pixels
 # bytes of the largest intermediate of a piece; choices, not measured
 CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
 
@@ -73,13 +72,11 @@ class ScatterNet(nn.Module):
 
     def __init__(self, J: int, shape: tuple[int, int], L: int = 8):
         super().__init__()
-        within = 1 <= J <= _MOST_SCALES and 1 <= L <= _MOST_ANGLES
-        if not within or min(shape) < 2**J:
+        if min(shape) < 2**J:
             raise ExtractError(
-                f"--scatter-j must be from 1 to {_MOST_SCALES}, --scatter-l from 1 to "
-                f"{_MOST_ANGLES}, and each side at least 2**J pixels, got {J}, {L} and "
-                f"{shape[0]} x {shape[1]} pixels. Choose a smaller --scatter-j or a "
-                "larger --image-size."
+                f"--scatter-j {J} needs images of at least {2**J} x {2**J} pixels, got "
+                f"{shape[0]} x {shape[1]}. Choose a smaller --scatter-j or a larger "
+                "--image-size."
             )
         self.J, self.L, self.shape = J, L, tuple(shape)
         (self.M, *pad_rows), (self.N, *pad_cols) = (_padded_size(s, J) for s in shape)

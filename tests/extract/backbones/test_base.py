@@ -1,6 +1,8 @@
 """A family of backbones is one class under `@register`."""
 
 import json
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from dphead_extract.backbones.base import FAMILIES, BackboneOptions, register
 from dphead_extract.backbones.families import TRAITS, Traits
 from dphead_extract.backbones.fixed_filters import FixedFilters
 from dphead_extract.backbones.registry import load_backbone
+from dphead_extract.declared import Option, settings_of
+from dphead_extract.options import NATURAL
 from torch import nn
 
 from dphead.fit.files import backbone_options
@@ -18,8 +22,15 @@ def test_each_family_has_its_traits_and_the_other_way_round():
     assert set(FAMILIES) == set(TRAITS)
 
 
+@dataclass
+class Places:
+    """The settings of a family."""
+
+    places: Annotated[int, Option("Places of a map.", NATURAL)] = 1
+
+
 def test_a_registered_family_is_loaded_by_its_name(monkeypatch):
-    traits = Traits(frozenset({"colors"}), {"places": 1}, True)
+    traits = Traits(frozenset({"colors"}), settings_of(Places), True)
     monkeypatch.setitem(TRAITS, "channel-means", traits)
 
     @register

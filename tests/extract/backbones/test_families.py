@@ -4,7 +4,13 @@ import os
 import subprocess
 import sys
 
+import pytest
+from dphead_extract.backbones.base import BackboneOptions, check_options
+from dphead_extract.errors import ExtractError
+
 WRONG = {
+    "scatternet --scatter-j 1,15": "whole numbers from 1 to 14",
+    "scatternet --scatter-l 65": "a whole number from 1 to 64",
     "resnet18 --colors opponent": "--colors is not",
     "resnet18 --scatter-j 1": "--scatter-j is not",
     "scatternet --crop-pct 0.5": "--crop-pct is not",
@@ -36,3 +42,9 @@ def test_a_wrong_command_line_is_refused_without_pytorch(tmp_path):
     )
     for line, said in zip(done.stdout.splitlines(), WRONG.values(), strict=True):
         assert line.startswith("2 ") and said in line
+
+
+@pytest.mark.parametrize("wrong", [(), (0,), 2, (1.0,), (15,)])
+def test_a_setting_out_of_range_is_refused_in_python(wrong):
+    with pytest.raises(ExtractError, match="--scatter-j must be whole numbers from 1"):
+        check_options(BackboneOptions("scatternet", settings={"scatter_j": wrong}))

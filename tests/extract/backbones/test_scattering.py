@@ -84,5 +84,5 @@ def test_all_pieces_of_a_batch_have_the_same_number_of_planes(monkeypatch):
 
 
 def test_too_small_images_are_refused():
-    with pytest.raises(ExtractError, match=r"2\*\*J pixels, got 4, 8"):
+    with pytest.raises(ExtractError, match="at least 16 x 16 pixels, got 8 x 8"):
         ScatterNet(4, (8, 8))
