@@ -17,13 +17,14 @@ TAN23_ETA_STEP = 3.9e-3
 TAN23_DELTA = 1 / 1.2e6
 TAN23_STEPS = (1800, 7200, 18_000, 72_000)
 _PRIVACY_WALL = 0.5  # noise multiplier, TAN23 Figure 2; below, epsilon is meaningless
-_PLOTTED_SIGMAS = np.geomspace(0.3, 16, 40)  # noise multipliers of the axes; chosen
+_SIGMAS = np.geomspace(0.3, 16, 40).tolist()  # noise multipliers of the axes; chosen
 _FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; chosen
 
 
 def write(folder: Path = RESULTS) -> list[Path]:
     """Write the plots to folders of `folder`; returns their paths."""
-    return [figure9(folder / "figures"), *tan23(folder / "finetune")]
+    two = (tan23(folder / "finetune", epsilon) for epsilon in TAN23_ETA)
+    return [figure9(folder / "figures"), *two]
 
 
 def figure9_noise(
@@ -69,19 +70,7 @@ def figure9(folder: Path) -> Path:
     return path
 
 
-def tan23(folder: Path) -> list[Path]:
-    """Figures 2 and 3 at each epsilon; returns their paths."""
-    paths = []
-    for epsilon, eta in TAN23_ETA.items():
-        path = folder / f"tan23-epsilon{epsilon}.png"
-        draw(path, eta, TAN23_DELTA, TAN23_STEPS, TAN23_ETA_STEP)
-        paths.append(path)
-    return paths
-
-
-def epsilon_curve(
-    eta: float, steps: int, delta: float, sigmas: np.ndarray = _PLOTTED_SIGMAS
-) -> np.ndarray:
+def epsilon_curve(eta: float, steps: int) -> list[float]:
     """Return the RDP epsilon at each sigma, with q such that eta is constant.
 
     Epsilon is NaN if q would exceed 1.
@@ -90,20 +79,16 @@ def epsilon_curve(
     ----------
     TAN23, Figure 2.
     """
-
-    def epsilon(sigma: float) -> float:
+    found = []
+    for sigma in _SIGMAS:
         prob = eta * sigma * math.sqrt(2 / steps)
-        if prob > 1:
-            return np.nan
-        event = GaussianEvent(sigma, prob, steps)
-        return compose_epsilon([event], delta, accountant="rdp")
-
-    return np.array([epsilon(float(sigma)) for sigma in sigmas])
+        event = GaussianEvent(sigma, min(prob, 1.0), steps)
+        epsilon = compose_epsilon([event], TAN23_DELTA, accountant="rdp")
+        found.append(epsilon if prob <= 1 else math.nan)
+    return found
 
 
-def rdp_ratio(
-    eta_step: float, order: float, sigmas: np.ndarray = _PLOTTED_SIGMAS
-) -> np.ndarray:
+def rdp_ratio(order: float) -> list[float]:
     """Return g_alpha(sigma, q) / (alpha eta_step²) at each sigma.
 
     eta_step = q / (sqrt 2 sigma) is constant. The ratio is NaN where q would exceed 1.
@@ -112,62 +97,40 @@ def rdp_ratio(
     ----------
     TAN23, Figure 3.
     """
-
-    def ratio(sigma: float) -> float:
-        prob = eta_step * math.sqrt(2) * sigma
-        if prob > 1:
-            return np.nan
-        (found,) = rdp_curve([GaussianEvent(sigma, prob)], [order])
-        return found / (order * eta_step**2)
-
-    return np.array([ratio(float(sigma)) for sigma in sigmas])
+    found = []
+    for sigma in _SIGMAS:
+        prob = TAN23_ETA_STEP * math.sqrt(2) * sigma
+        (rdp,) = rdp_curve([GaussianEvent(sigma, min(prob, 1.0))], [order])
+        found.append(rdp / (order * TAN23_ETA_STEP**2) if prob <= 1 else math.nan)
+    return found
 
 
-def draw(
-    path: str | Path, eta: float, delta: float, steps: tuple[int, ...], eta_step: float
-) -> None:
-    """Draw Figure 2 (left) for this eta and Figure 3 (right) for this eta_step.
+def tan23(folder: Path, epsilon: int) -> Path:
+    """Draw Figure 2 (left) and Figure 3 (right) at an epsilon; returns the path.
 
     Both show the privacy wall and the flat region.
     """
+    eta = TAN23_ETA[epsilon]
     figure, (left, right) = new_figure(2, (10, 4))
-    for count in steps:
-        left.plot(
-            _PLOTTED_SIGMAS, epsilon_curve(eta, count, delta), label=f"T = {count:,}"
-        )
-    flat = total_amount_of_noise(
-        MIN_SIGMA,
-        min(1.0, eta * MIN_SIGMA * math.sqrt(2 / steps[-1])),
-        steps[-1],
-        delta,
-    )
+    for steps in TAN23_STEPS:
+        left.plot(_SIGMAS, epsilon_curve(eta, steps), label=f"T = {steps:,}")
+    prob = min(1.0, eta * MIN_SIGMA * math.sqrt(2 / TAN23_STEPS[-1]))
+    flat = total_amount_of_noise(MIN_SIGMA, prob, TAN23_STEPS[-1], TAN23_DELTA)
     left.axhline(flat.epsilon, color="gray", linestyle=":", label="ε TAN")
-    left.set_yscale("log")
-    left.set_ylabel("ε (RDP)")
-    left.set_title(f"η = {eta:.3g}, δ = {delta:g}")
+    left.set(ylabel="ε (RDP)", title=f"η = {eta:.3g}, δ = {TAN23_DELTA:g}")
     for order in _FIGURE3_ORDERS:
-        right.plot(_PLOTTED_SIGMAS, rdp_ratio(eta_step, order), label=f"α = {order:g}")
+        right.plot(_SIGMAS, rdp_ratio(order), label=f"α = {order:g}")
     right.axhline(1, color="gray", linestyle=":")
-    right.set_yscale("log")
-    right.set_ylim(0.5, 100)
-    right.set_ylabel("RDP of a step / (α η² of a step)")
-    right.set_title(f"η of a step = {eta_step:.3g}")
+    title = f"η of a step = {TAN23_ETA_STEP:.3g}"
+    right.set(ylabel="RDP of a step / (α η² of a step)", title=title)
+    wall, flat_region = f"wall: σ < {_PRIVACY_WALL:g}", f"flat: σ ≥ {MIN_SIGMA:g}"
     for axes in (left, right):
-        axes.set_xscale("log")
-        axes.set_xlabel("noise multiplier σ")
-        axes.axvspan(
-            _PLOTTED_SIGMAS[0],
-            _PRIVACY_WALL,
-            color="tab:red",
-            alpha=0.12,
-            label=f"wall: σ < {_PRIVACY_WALL:g}",
-        )
-        axes.axvspan(
-            MIN_SIGMA,
-            _PLOTTED_SIGMAS[-1],
-            color="tab:green",
-            alpha=0.08,
-            label=f"flat: σ ≥ {MIN_SIGMA:g}",
-        )
+        axes.set(xscale="log", yscale="log", xlabel="noise multiplier σ")
+        near = _SIGMAS[0], _PRIVACY_WALL
+        axes.axvspan(*near, color="tab:red", alpha=0.12, label=wall)
+        far = MIN_SIGMA, _SIGMAS[-1]
+        axes.axvspan(*far, color="tab:green", alpha=0.08, label=flat_region)
         axes.legend(fontsize=7)
-    save_figure(figure, path, dpi=130)
+    right.set_ylim(0.5, 100)
+    save_figure(figure, path := folder / f"tan23-epsilon{epsilon}.png", dpi=130)
+    return path

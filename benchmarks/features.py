@@ -10,7 +10,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -144,12 +143,7 @@ def small_images(folder: Path | None) -> Path:
     return path
 
 
-def files(
-    dataset: str,
-    features: str,
-    folder: Path | None = None,
-    tell: Callable[[str], None] = print,
-) -> list[Path]:
+def files(dataset: str, features: str, folder: Path | None = None) -> list[Path]:
     """The train and test features files, extracted if they are missing; `load`
     normalizes groups.
     """
@@ -167,7 +161,7 @@ def files(
     ]
     for path, split in zip(paths, SPLITS, strict=True):
         if not path.exists():
-            tell(f"extracting {path.name}")
+            print(f"extracting {path.name}", file=sys.stderr)
             options = f"--split {split} {extract_options(dataset, features)}"
             n_classes = facts_of(dataset, features).n_classes
             extract(images(dataset, folder), path, options, n_classes)
@@ -175,19 +169,17 @@ def files(
 
 
 def extract(source: Path, path: Path, options: str, n_classes: int = 10) -> None:
-    """`dphead extract` of images, in a process of its own.
+    """Run `dphead extract` in a process of its own, which shows its progress.
 
-    RuntimeError if it fails; a file that is not complete is removed.
+    Raises RuntimeError if it fails, and removes a file that is not complete.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "dphead", "extract", str(source), "-o", str(path)]
     command += ["--classes", str(n_classes), "--dtype", "float16"]
     command += shlex.split(options)
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
+    if subprocess.run(command, stdout=sys.stderr).returncode:
         path.unlink(missing_ok=True)
-        said = done.stderr.strip().removeprefix("Error: ")
-        raise RuntimeError(f"{said}\nThe command was {shlex.join(command)}")
+        raise RuntimeError(f"this command failed: {shlex.join(command)}")
 
 
 @lru_cache(maxsize=1)

@@ -431,7 +431,7 @@ def _table2(claim: Claim) -> Iterator[Job]:
 
 def _chosen(dataset: str, epsilon: float) -> list[dict[str, Any]]:
     """Settings chosen on held-out training rows, for this data set and budget."""
-    rows = tomllib.loads(CHOSEN.read_text())["chosen"] if CHOSEN.exists() else []
+    rows = tomllib.loads(CHOSEN.read_text())["chosen"]
     return [r for r in rows if r["dataset"] == dataset and epsilon in r["epsilons"]]
 
 

@@ -145,16 +145,13 @@ def _means(features: str, method: str) -> dict[float, float]:
 
 
 def cost_table(rows: list[Row]) -> str:
-    """Median wall seconds and highest peak memory of the `dphead fit` command, of the
-    commit that was run last.
-    """
+    """Median wall seconds and highest peak memory of the `dphead fit` command."""
     cells: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
     for r in rows:
         cells[r["dataset"], r["method"], r["epsilon"]].append(r)
     names = ("features", "method", "ε", "seconds (median)", "runs", "peak memory")
     lines = []
-    for (dataset, method, epsilon), every in cells.items():
-        group = [r for r in every if r["commit"] == every[-1]["commit"]]
+    for (dataset, method, epsilon), group in cells.items():
         seconds = median(r["seconds"] for r in group)
         memory = max(r["peak_memory_mb"] for r in group)
         cells_of = [
@@ -196,19 +193,15 @@ def render() -> dict[str, str]:
         for r in costs
         if r["commit"] == newest[r["dataset"], r["method"], r["epsilon"]]
     ]
-    if costs:
-        tables["cost"] = (
-            f"{cost_table(costs)}\n\nThe table shows the time of the whole command. "
-            f"{_source(costs)}"
-        )
-    if read(audit_defects.OUT):
-        tables["defects"] = audit_defects.table()
-        tables["hidden"] = audit_defects.repeated_table()
-    if steps := read(peers.OUT / "steps.jsonl"):
-        steps = [row for row in steps if "started" in row]
-        tables["peers"] = f"{peers.table()}\n\n{_source(steps)}"
-    if sizes := read(scale.OUT / "rows.jsonl"):
-        tables["scale"] = f"{scale.table()} {_source(sizes)}"
+    tables["cost"] = (
+        f"{cost_table(costs)}\n\nThe table shows the time of the whole command. "
+        f"{_source(costs)}"
+    )
+    tables["defects"] = audit_defects.table()
+    tables["hidden"] = audit_defects.repeated_table()
+    steps = [row for row in read(peers.OUT / "steps.jsonl") if "started" in row]
+    tables["peers"] = f"{peers.table()}\n\n{_source(steps)}"
+    tables["scale"] = f"{scale.table()} {_source(read(scale.OUT / 'rows.jsonl'))}"
     return tables
 
 
