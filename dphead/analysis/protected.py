@@ -116,8 +116,9 @@ def about_people(data: dict[str, Any]) -> str | None:
     system = people["system"]
     if people["new"]:
         return (
-            "Other data sets add no loss, given that the declaration is true: nobody "
-            f"in this data set is in another data set of the id system {system}"
+            f"No other data set of the id system {system} adds loss, given that the "
+            "declaration is true: nobody in this data set is in another one of them. "
+            "Data sets outside the id system are not known"
         )
     return (
         f"People are recognized by the id system {system}. Its data sets share the "

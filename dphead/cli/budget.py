@@ -175,12 +175,12 @@ def _unit_from_now_on(plan: Any) -> Iterator[str]:
     """Yield what the first fit of a source with groups fixes for all later fits."""
     if plan.group_cap is None:
         yield (
-            "! This first fit decides that all fits of the data set protect single "
+            "! This first fit decides that all fits of its ledger protect single "
             "images. No later fit can take --group-cap."
         )
         return
     yield (
-        "! This first fit decides that all fits of the data set protect groups. Later "
+        "! This first fit decides that all fits of its ledger protect groups. Later "
         "fits can take another --group-cap, and each counts at its own. None can take "
         "--protect image."
     )

@@ -65,7 +65,7 @@ def extract(**given: Any) -> None:
         note_weights(*summary.weights)
     say("Data set", summary.dataset_id)
     if summary.grouped:
-        print_people(summary.people)
+        print_people(summary.people, summary.path)
     if summary.recognized:
         say(
             "Known",

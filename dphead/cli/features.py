@@ -63,7 +63,7 @@ def _import(**given: Any) -> None:
         say("Features", _shortened(done.columns))
     say("Data set", done.dataset_id)
     if done.grouped:
-        print_people(done.people)
+        print_people(done.people, done.path)
     if done.class_names is not None:
         print_budget(done.path)
     print_problems(done.problems)
@@ -172,8 +172,18 @@ def declared(system: str | None, new: bool) -> Any:
     return People(people_index() if has_home() else None, system, new)
 
 
-def print_people(people: dict[str, Any] | None) -> None:
-    """Print in which data sets people are recognized, by `People.record`."""
+def print_people(people: dict[str, Any] | None, path: Path | None = None) -> None:
+    """Print in which data sets people are recognized, by `People.record`.
+
+    `path` is a features file, whose data set can have been declared after it.
+    """
+    if people is None and path is not None:
+        from dphead_extract.features.format import open_features
+
+        from dphead.fit.ledgers import RowGroups, declared_people
+
+        with open_features(path) as file:
+            people = declared_people(RowGroups.of(file))
     if people is None:
         say(
             "People",

@@ -277,11 +277,19 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     from dphead_extract.features.format import open_features
 
     from dphead.fit.files import is_features_file
-    from dphead.fit.ledgers import counted_in, default_ledger_path, ledger_path
+    from dphead.fit.ledgers import (
+        counted_in,
+        default_ledger_path,
+        has_home,
+        ledger_path,
+        people_index,
+    )
     from dphead.privacy.ledger.store import IN_MEMORY
 
     if not is_features_file(which):
         return [Ledger(which, read_only=not write)]
+    if has_home() and not own:
+        people_index()  # refuses a store that does not have the home's id systems
     with open_features(which) as file:
         dataset_id = counted_in(file.dataset_id)
     path = default_ledger_path(dataset_id) if own else ledger_path(None, dataset_id)

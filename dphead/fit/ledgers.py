@@ -257,6 +257,8 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
             f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
             "move. Nothing was moved. Keep this ledger."
         )
+    if has_home():
+        people_index(url)  # after the move, this home could not charge the ledger
     target = Ledger(url, dataset_id)
     move(book, target)
     if dataset_id is not None:
@@ -272,12 +274,13 @@ def data_set_of(ledger: str | Path | None) -> str | None:
         return book.meta("dataset_id")
 
 
-def people_index() -> ImageIndex:
-    """Return the private index of people, of the team or else of this home.
+def people_index(url: str | None = None) -> ImageIndex:
+    """Return the private index of people, of a team or else of this home.
 
-    Raises FormatError if the id systems of this home are in the other one.
+    `url` is that of the team's server (default: DPHEAD_LEDGER). Raises FormatError if
+    the id systems of this home are in the other one.
     """
-    url, folder = team_url(), ledger_home() / "people"
+    url, folder = url or team_url(), ledger_home() / "people"
     index = ImageIndex(folder) if url is None else TeamPeople(url, folder)
     index.settle()
     return index

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead.analysis.card.page import page
+from dphead.analysis.ledger_place import moved_to
 from dphead.analysis.sealed import plain, read_json, write_json
 from dphead.fit import report as reports
 from dphead.fit.fit import About, Fit, FitResult, charge_ledger
@@ -341,12 +342,16 @@ def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> Non
 def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
     """Raise LedgerError if a fit that the ledger lacks may have been charged.
 
-    A fit was never charged if its folder names this ledger and holds no released
-    values.
+    A fit was never charged if its folder holds no released values and names this
+    ledger, or one that was closed and moved here.
     """
+    place = marker.get("ledger")
+    with suppress(LedgerError), closing(Ledger(str(place), read_only=True)) as book:
+        moved, all_there = moved_to(book)
+        place = moved if all_there else place
     # a checkpoint replaces stored releases and shows that values were released
     released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
-    if released or marker.get("ledger") != ledger.path:
+    if released or place != ledger.path:
         todo = f"Pass --ledger {marker.get('ledger', 'with its own ledger')}"
         if marker.get("ledger") == ledger.path:
             todo = "Restore a copy of the ledger that has it"

@@ -109,11 +109,21 @@ class TeamPeople(TeamImages):
         if not self._kept(ALIASES):
             with server.held(self._url, "key") as check:
                 if not self._kept(ALIASES):
+                    self._check_entry(home)
                     check()
                     self._keep(ALIASES, seal)
         if {*self._kept(ALIASES)} != {seal}:
             raise self._of_another_key()
         return home._key()
+
+    def _check_entry(self, home: ImageIndex) -> None:
+        """Raise FormatError if an entry of an earlier version has another key."""
+        for name in self._names()[:1]:
+            for data in self._kept(name):
+                try:
+                    home._read(name, data)
+                except FormatError:
+                    raise self._of_another_key() from None
 
     def _read(self, dataset_id: str, found: bytes) -> np.ndarray:
         try:

@@ -107,7 +107,12 @@ class People:
         theirs = None
         if path is not None:
             with open_features(path) as file:
-                theirs = file.people
+                theirs, theirs_id = file.people, file.dataset_id
+            if theirs is not None and theirs["new"] and self.index is not None:
+                # its ledger can have been merged later
+                same = replace(self, system=theirs["system"], new=True)
+                own = same._ledger_of(theirs_id) != same._system_id()
+                theirs = {"system": theirs["system"], "new": own}
         if theirs is None or theirs == self.record:
             return self
         if self.system is not None:

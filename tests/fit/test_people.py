@@ -19,7 +19,7 @@ from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT
 from dphead.analysis.records import read_run
-from dphead.fit import loop, run
+from dphead.fit import loop, run, run_folder
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
     RowGroups,
@@ -140,7 +140,7 @@ def test_one_known_person_is_no_new_person(store, tmp_path, clinic):
     assert id_of(new) != id_of(tmp_path / "one.h5")
     done = fitted("fit", new, "-o", tmp_path / "run", *FIT)
     report = report_of(tmp_path / "run")
-    told = "given that the declaration is true: nobody in this data set is in another"
+    told = "true: nobody in this data set is in another one of them. Data sets outside"
     page = words((tmp_path / "run/report.html").read_text())
     for text in (words(done.out), report["statement"], page):
         assert told in text
@@ -260,6 +260,31 @@ def test_a_budget_refuses_the_ledger_that_counts_a_data_set_with_its_images(
     assert refused_beside(id_of(one)) and not refused_beside(system)
     module.declare_people(one, clinic, False)
     assert refused_beside(system)
+
+
+def test_a_fit_that_was_interrupted_before_a_merge_goes_on(
+    tmp_path, clinic, monkeypatch
+):
+    one, fit = made(tmp_path, "one", 0), ("-o", tmp_path / "run", *FIT)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "charge_ledger", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            dphead("fit", one, *fit)
+    module.declare_people(one, clinic, False)
+    fitted("fit", one, *fit)
+    assert fits_of(one) == 1
+
+
+def test_later_files_of_rows_that_were_merged_share_the_ledger(tmp_path, clinic):
+    one = made(tmp_path, "one", 0, "--people", clinic, "--new-people")
+    plain, command = year(tmp_path, "plain", 60)
+    fitted(*command)
+    for features in (one, plain):
+        module.declare_people(features, clinic, False)
+    again = fitted(*year(tmp_path, "again", 0)[1], "--same-data-as", one)
+    assert f"id system {clinic}: its data sets share" in words(again.out)
+    assert people_of(tmp_path / "again.h5") == {"system": clinic, "new": False}
+    assert f"id system {clinic}: its data sets share" in words(fitted(*command).out)
 
 
 def test_a_home_can_move_with_its_merged_ledgers(tmp_path, clinic, monkeypatch):
@@ -876,6 +901,7 @@ def test_a_home_has_its_id_systems_in_one_store(tmp_path, clinic, monkeypatch, t
             (*year(tmp_path, "two", 0)[1], *named),
             (*year(tmp_path, "two", 0)[1], *named[:2]),
             ("ledger", "people", clinic, one),
+            ("ledger", "show", one),
             ("fit", one, "-o", tmp_path / "run", *FIT),
             ("fit", one, "-o", tmp_path / "run", "--ledger", tmp_path / "l", *FIT),
         ):
@@ -911,6 +937,10 @@ def test_the_ledger_of_an_id_system_does_not_move(tmp_path, clinic, monkeypatch,
     for features in (one, two, new):
         said = refusal("ledger", "move", features, team.url(CLIENT))
         assert "belongs to an id system" in said and "Nothing was moved" in said
+    # nor does any other ledger leave the store of the home
+    with pytest.raises(FormatError, match="has id systems in another store"):
+        move_ledger(Ledger(tmp_path / "plain.sqlite", Y), team.url(CLIENT))
+    assert not Ledger(tmp_path / "plain.sqlite", read_only=True).meta("moved")
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "other"))
     for book in (tmp_path / "dphead-home/ledgers").glob("*.sqlite"):
         if Ledger(book, read_only=True).meta("dataset_id") != id_of(new):
@@ -994,6 +1024,18 @@ def test_a_server_has_one_key_of_people(team, tmp_path, monkeypatch):
         charge_groups(two)
     folder = people_index().folder
     folder.mkdir(parents=True)
+    (folder / "key").write_bytes(b"x" * 32)
+    with pytest.raises(FormatError, match="under another key"):
+        charge_groups(two)
+    (folder / "key").write_bytes(key)
+    charge_groups(two)
+    # a server of an earlier version has no seal: the entries decide
+    people_index().add(Y, np.arange(9, dtype=np.uint64))
+    with server.session(url) as connection:
+        # its triggers allow no deletion
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        seal = "DELETE FROM dphead_rows.people WHERE dataset_id = 'aliases'"
+        connection.exec_driver_sql(seal)
     (folder / "key").write_bytes(b"x" * 32)
     with pytest.raises(FormatError, match="under another key"):
         charge_groups(two)
