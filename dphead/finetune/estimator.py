@@ -25,6 +25,7 @@ from dphead.estimators.labels import (
     require_same_kind,
     unmatched_labels,
 )
+from dphead.finetune.adapters import merged
 from dphead.finetune.models import NetworkLoss, loss_of, name_of
 from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.options import Scale
@@ -104,6 +105,8 @@ class DPFinetuneClassifier(PrivateClassifier):
     standardize: bool | None = None
     batch_norm: Literal["refuse", "freeze", "group"] | None = None
     init_seed: int | None = None
+    adapter: Literal["none", "lora", "bias"] | None = None
+    rank: int | None = None
     vocabulary: int | None = None
     noise_multiplier: float | None = None
     batch_size: int | None = None
@@ -311,7 +314,9 @@ class DPFinetuneClassifier(PrivateClassifier):
         """
         from dphead.export.exporting import export
 
-        own = self.model if isinstance(self.model, nn.Module) else self.network_.model
+        own = self.model
+        if not isinstance(own, nn.Module):
+            own = merged(self.network_.model)
         with TemporaryDirectory() as made:
             self.save(run := Path(made) / "run")
             return export(run, to, folder, model=own)

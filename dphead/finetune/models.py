@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from dphead.finetune.adapters import adapt
 from dphead.finetune.architectures import by_name, convert_batch_norms
 from dphead.finetune.options import Scale
 from dphead.finetune.settings import ModelSpec
@@ -86,7 +87,7 @@ def build_network(
     convert_batch_norms(model, spec.batch_norm)
     _make_deterministic(model)
     refuse_mixing(model)
-    _choose(model, spec.layers)
+    _choose(model, spec)
     return model
 
 
@@ -147,8 +148,12 @@ def _make_deterministic(model: nn.Module) -> None:
                 setattr(module, field, 0.0)
 
 
-def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Freeze the parameters that match no pattern. Without patterns, freeze none."""
+def _choose(model: nn.Module, spec: ModelSpec) -> None:
+    """Freeze the parameters that match no pattern, or that the adapter does not train.
+
+    Without patterns and adapter, freeze none.
+    """
+    patterns = spec.layers
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     try:
         found = {
@@ -167,8 +172,11 @@ def _choose(model: nn.Module, patterns: tuple[str, ...]) -> None:
             f"--layers {typed(unknown)} matches no parameter of the model. Use names "
             f"such as {', '.join(names[:4])}."
         )
-    if patterns:
-        chosen = set().union(*found.values())
+    chosen = set().union(*found.values()) if patterns else {*names}
+    if spec.adapter != "none":
+        how = spec.adapter, spec.rank, spec.init_seed
+        adapt(model, *how, chosen.__contains__)
+    elif patterns:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in chosen)
 

@@ -254,6 +254,8 @@ class Network:
             words += f" {own.norm} groups={own.groups} ws={own.standardize}"
         if own.batch_norm != "refuse":
             words += f" batch_norm={own.batch_norm}"
+        if own.adapter != "none":
+            words += f" adapter={own.adapter} rank={own.rank}"
         if given is not loss_of:
             words += f" loss={getattr(given, '__qualname__', repr(given))}"
         if spec.images:

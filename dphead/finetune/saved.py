@@ -15,6 +15,7 @@ from torch import nn
 from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
 from dphead.data.features import load_features
+from dphead.finetune.adapters import merged
 from dphead.finetune.gradients import PerExample
 from dphead.finetune.images import Opened, load_images
 from dphead.finetune.models import flat
@@ -24,6 +25,9 @@ from dphead.finetune.settings import ModelSpec
 from dphead.finetune.solver import TrainingState
 from dphead.fit import files
 
+# settings that only a training uses
+_UNUSED: dict[str, Any] = {"weights": None, "layers": (), "adapter": "none"}
+
 
 def save_network(
     out: Path, network: Network, state: TrainingState, facts: dict[str, Any]
@@ -31,12 +35,12 @@ def save_network(
     """Write model.safetensors and model.json, and return the sha256 of the tensors.
 
     model.safetensors holds all weights, averaged if trained, and the transform of the
-    rows.
+    rows. Low-rank updates are added to the weights, so a reader needs no adapter.
     """
     PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
     tensors = {
         f"model.{k}": v.detach().cpu().numpy()
-        for k, v in network.model.state_dict().items()
+        for k, v in merged(network.model).state_dict().items()
     }
     tensors |= {
         k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None
@@ -107,7 +111,7 @@ def _spec(facts: dict[str, Any]) -> NetworkSpec:
     Raises TypeError or KeyError if the description is invalid.
     """
     spec = dict(facts["network"])
-    model = ModelSpec(**(spec.pop("model") | {"weights": None, "layers": ()}))
+    model = ModelSpec(**(spec.pop("model") | _UNUSED))
     # shape, mean, std
     spec |= {
         key: tuple(value) for key, value in spec.items() if isinstance(value, list)

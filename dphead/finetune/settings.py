@@ -83,6 +83,13 @@ VOCABULARY = Setting(
     OFF,
     option=True,
 )
+_ADAPTER = Setting(
+    "lora: train low-rank updates of the layers. bias: train the biases (BiTFiT). Both "
+    "also train the last layer.",
+    source=OFF,
+    option=True,
+)
+_RANK = Setting("Rank of the updates of lora.", AT_LEAST_ONE, option=True)
 _OF_WIDE = ("norm", "groups", "standardize")
 _RATES: dict[str, Callable[[int, int], float]] = {
     "constant": lambda step, steps: 1.0,
@@ -93,13 +100,11 @@ _RATE = Setting(
     "Factor on the learning rate: cosine falls to 0, step divides by 10 at 1/2 and "
     "3/4 of the steps.",
     source=_DE22,
-    option=True,
 )
 _AVERAGE = replace(
     AVERAGE,
     help="Weights to return: the last, or the moving average.",
     source=_DE22,
-    option=True,
 )
 _OPTIMIZER = replace(OPTIMIZER, source=_DE22, option=True)
 _UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
@@ -152,6 +157,12 @@ class ModelSpec:
     layers : tuple of str, default ()
         Regular expressions. A parameter is trained if its name matches one of them; ()
         trains all.
+    adapter : {"none", "lora", "bias"}, default "none"
+        "lora" trains low-rank updates of linear layers and of convolutions with one
+        group. "bias" trains biases. Both also train the last linear layer, and
+        `layers` chooses the layers to adapt.
+    rank : int, default 8
+        Rank of the updates of "lora".
     weights : str, optional
         A local file of public weights (safetensors or a state dict).
     vocabulary : int, optional
@@ -171,6 +182,8 @@ class ModelSpec:
     batch_norm: Annotated[Literal["refuse", "freeze", "group"], _BATCH_NORM] = "refuse"
     init_seed: Annotated[int, _INIT_SEED] = 0
     layers: Annotated[tuple[str, ...], _LAYERS] = ()
+    adapter: Annotated[Literal["none", "lora", "bias"], _ADAPTER] = "none"
+    rank: Annotated[int, _RANK] = 8
     weights: Annotated[str | None, _WEIGHTS] = None
     vocabulary: Annotated[int | None, VOCABULARY] = None
 
@@ -339,6 +352,11 @@ class Settings(Step, ModelSpec):
                 f"compute the third, got one or none: {' and '.join(missing)} are "
                 f"missing. Add {' and '.join(missing[1:])}."
             )
+        if self.adapter != "none" and not self.of_user and self.weights is None:
+            raise ValueError(
+                f"--adapter {self.adapter} needs pretrained weights. Add --weights, or "
+                "drop --adapter."
+            )
         if self.batch_norm == "freeze" and self.of_timm and self.weights is None:
             raise ValueError(
                 "--batch-norm freeze needs public statistics. Add --weights, or use "
@@ -389,6 +407,8 @@ class Settings(Step, ModelSpec):
         found = asdict(self)
         if not self.is_wide:
             found = {k: v for k, v in found.items() if k not in _OF_WIDE}
+        if self.adapter != "lora":
+            found.pop("rank")
         rate = self.learning_rate_schedule
         if callable(rate):
             found["learning_rate_schedule"] = getattr(rate, "__qualname__", repr(rate))

@@ -83,6 +83,8 @@ WRONG = {
     "standardize": "no",
     "init_seed": 2**64,
     "vocabulary": 1,
+    "adapter": "nothing",
+    "rank": 0,
     "views": 2**17,
     "augment": "nothing",
     "weights": "nothing",

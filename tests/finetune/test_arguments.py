@@ -19,6 +19,8 @@ model wrn-16
 preset nothing
 weights {file}
 vocabulary 1
+adapter nothing
+rank 0
 layers (
 norm nothing
 batch_norm freeze (of a timm model without weights)

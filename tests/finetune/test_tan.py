@@ -119,7 +119,7 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
     ).split()
     assert "need public data" in refused(command(*fixed))
     out = tmp_path / "out.json"
-    more = "--groups 4 --momentum 0.5 --learning-rate-schedule cosine --json"
+    more = "--groups 4 --momentum 0.5 --set learning_rate_schedule=cosine --json"
     done = command(*fixed, "--public-rows", *more.split(), out)
     assert done.code == 0, done.err
     assert "--momentum 0.5" in words(done.out)

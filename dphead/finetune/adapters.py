@@ -1,0 +1,98 @@
+"""Train few parameters of a pretrained network: low-rank updates, or biases."""
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+
+class LowRank(nn.Module):
+    """Add a low-rank update to a frozen linear layer or convolution.
+
+    `up` starts at zero, so the network starts as it was [Hu et al. 2022].
+    """
+
+    def __init__(
+        self, base: nn.Linear | nn.Conv2d, rank: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.base, self.down = base, deepcopy(base)
+        outputs, fan_in = len(base.weight), base.weight[0].numel()
+        rank = min(rank, outputs, fan_in)
+        down = torch.randn((rank, *base.weight.shape[1:]), generator=generator)
+        self.down.weight = nn.Parameter(down / math.sqrt(fan_in))
+        self.down.register_parameter("bias", None)
+        is_linear = isinstance(base, nn.Linear)
+        self.up = nn.Linear(rank, outputs, False)
+        if not is_linear:
+            self.up = nn.Conv2d(rank, outputs, 1, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output plus the update's."""
+        return self.base(x) + self.up(self.down(x))
+
+    @torch.no_grad()
+    def merged(self) -> nn.Module:
+        """Add the update to the layer's weight, and return the layer."""
+        update = self.up.weight.flatten(1) @ self.down.weight.flatten(1)
+        self.base.weight += update.view_as(self.base.weight)
+        return self.base
+
+
+def _takes_update(layer: nn.Module) -> bool:
+    """Return whether a layer's output is linear in its weight, with one group.
+
+    timm's Conv2dSame pads its input. Other subclasses may use the weight otherwise.
+    """
+    same = type(layer).__name__ == "Conv2dSame"
+    if type(layer) is nn.Conv2d or (same and isinstance(layer, nn.Conv2d)):
+        return layer.groups == 1
+    return type(layer) is nn.Linear
+
+
+def adapt(
+    model: nn.Module, adapter: str, rank: int, seed: int, wanted: Callable[[str], bool]
+) -> None:
+    """Train low-rank updates ("lora") or biases ("bias"), and the last linear layer.
+
+    `wanted` says of a parameter's name whether the adapter applies to it.
+
+    Raises ValueError if the model lacks a last linear layer, or anything to adapt.
+    """
+    layers = dict(model.named_modules())
+    last = [name for name, m in layers.items() if isinstance(m, nn.Linear)][-1:]
+    head = {id(p) for name in last for p in layers[name].parameters()}
+    for name, p in model.named_parameters():
+        chosen = adapter == "bias" and name.endswith("bias") and wanted(name)
+        p.requires_grad_(chosen or id(p) in head)
+    found = any(p.requires_grad and id(p) not in head for p in model.parameters())
+    generator = torch.Generator().manual_seed(seed)
+    for name, layer in layers.items():
+        parent, _, own = name.rpartition(".")
+        chosen = name not in last and _takes_update(layer) and wanted(f"{name}.weight")
+        if adapter == "lora" and chosen:
+            setattr(layers[parent], own, LowRank(layer, rank, generator))  # pyright: ignore[reportArgumentType] - `_takes_update`
+            found = True
+    if not found or not last:
+        raise ValueError(
+            f"--adapter {adapter} finds nothing to adapt beside a last linear layer. "
+            "Choose another model, or other --layers."
+        )
+
+
+def merged(model: nn.Module) -> nn.Module:
+    """Return the model with its low-rank updates added to the weights, as a copy.
+
+    A model without updates is returned itself.
+    """
+    if not any(isinstance(m, LowRank) for m in model.modules()):
+        return model
+    model = deepcopy(model)
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, LowRank):
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, layer.merged())
+    return model
