@@ -177,7 +177,7 @@ def extract(source: Path, path: Path, options: str, n_classes: int = 10) -> None
     command = [sys.executable, "-m", "dphead", "extract", str(source), "-o", str(path)]
     command += ["--classes", str(n_classes), "--dtype", "float16"]
     command += shlex.split(options)
-    if subprocess.run(command, stdout=sys.stderr).returncode:
+    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
         path.unlink(missing_ok=True)
         raise RuntimeError(f"this command failed: {shlex.join(command)}")
 
