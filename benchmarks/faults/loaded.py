@@ -1,4 +1,6 @@
-"""Libraries that every forked command finds loaded; nothing else may be done here."""
+"""Libraries and compiled templates that every forked command finds loaded; nothing else
+may be done here.
+"""
 
 import encodings.cp437
 import encodings.utf_8_sig
@@ -19,6 +21,7 @@ import scipy.signal
 import scipy.stats
 import torch._dynamo
 
+import dphead.analysis.card.page
 import dphead.analysis.check
 import dphead.analysis.records
 import dphead.analysis.tradeoff
@@ -34,6 +37,9 @@ import dphead.finetune.run
 import dphead.finetune.saved
 import dphead.finetune.tan
 import dphead.fit.run
+
+for _name in ("statement.j2", "page.html.j2", "words.j2", "macros.html.j2"):
+    dphead.analysis.card.page.template(_name)
 
 __all__ = [
     "PIL",
