@@ -1,11 +1,14 @@
-"""Settings of every test: strict JAX arrays, fixed hypothesis examples, and a ledger
-folder of the test's own.
+"""Settings of every test: strict JAX arrays, fixed hypothesis examples, files in
+memory, and a ledger folder of the test's own.
 """
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
@@ -22,6 +25,12 @@ import hypothesis
 import numpy as np
 import pytest
 
+# A ledger waits for the disk at each commit, which took a tenth of the suite's time.
+MEMORY, NEEDED = "/dev/shm", 4 << 30  # bytes; a container often has 64 MB
+usable = "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK)
+if usable and shutil.disk_usage(MEMORY).free > NEEDED:
+    os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
+HOMES = count()  # a name for the ledgers of each test
 # until all modules are imported, which makes no garbage: a tenth of that time
 gc.disable()
 
@@ -46,13 +55,17 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 @pytest.fixture(scope="session", autouse=True)
 def no_ledgers_of_the_users(tmp_path_factory):
     """Fixtures of several tests are made before `own_ledgers`."""
-    os.environ["DPHEAD_HOME"] = str(tmp_path_factory.mktemp("home"))
+    home = tmp_path_factory.mktemp("home")
+    os.environ["DPHEAD_HOME"] = str(home)
+    return home
 
 
 @pytest.fixture(autouse=True)
-def own_ledgers(monkeypatch, tmp_path):
-    """No test reads or writes the user's ledgers."""
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "dphead-home"))
+def own_ledgers(monkeypatch, no_ledgers_of_the_users):
+    """No test reads or writes the user's ledgers, or those of another test."""
+    home = no_ledgers_of_the_users / str(next(HOMES))
+    monkeypatch.setenv("DPHEAD_HOME", str(home))
+    return home
 
 
 @pytest.fixture

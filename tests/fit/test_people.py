@@ -927,7 +927,9 @@ def test_a_member_who_charges_an_id_system_keeps_its_store(
         charge_groups(one)
 
 
-def test_the_ledger_of_an_id_system_does_not_move(tmp_path, clinic, monkeypatch, team):
+def test_the_ledger_of_an_id_system_does_not_move(
+    tmp_path, clinic, monkeypatch, team, own_ledgers
+):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 60, "--people", clinic)
     new = made(tmp_path, "new", 120, "--people", clinic, "--new-people")
@@ -942,13 +944,13 @@ def test_the_ledger_of_an_id_system_does_not_move(tmp_path, clinic, monkeypatch,
         move_ledger(Ledger(tmp_path / "plain.sqlite", Y), team.url(CLIENT))
     assert not Ledger(tmp_path / "plain.sqlite", read_only=True).meta("moved")
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "other"))
-    for book in (tmp_path / "dphead-home/ledgers").glob("*.sqlite"):
+    for book in (own_ledgers / "ledgers").glob("*.sqlite"):
         if Ledger(book, read_only=True).meta("dataset_id") != id_of(new):
             said = refusal("ledger", "move", book, team.url(CLIENT))
             assert "belongs to an id system" in said
     charged(one)
     move_ledger(open_ledger(None, id_of(one)), team.url(CLIENT))
-    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "dphead-home"))
+    monkeypatch.setenv("DPHEAD_HOME", str(own_ledgers))
     assert fits_of(one) == 1 and read_ledger(None, id_of(new)).count_fits() == 1
 
 
