@@ -1,6 +1,6 @@
 # Each target works on a fresh clone: it makes .venv first.
 PY := .venv/bin/python
-.PHONY: install demo tour docs notebooks smoke test coverage lint bench gpu tables \
+.PHONY: install demo tour docs notebooks smoke test sweeps coverage lint bench gpu tables \
 	plans mutants lowest lowest-torch
 
 # Containers often set it. Each process that a test starts would then compile dphead anew.
@@ -36,6 +36,10 @@ smoke:
 
 test: install
 	$(PY) -m pytest --numprocesses 2 --dist loadfile
+
+# The tests of tests/slow.txt, which take longer than all others.
+sweeps: install
+	$(PY) -m pytest --numprocesses 2 --dist loadfile -m slow
 
 # Prints the share of lines that the tests run. Python 3.12 or newer is fastest.
 coverage: install

@@ -125,7 +125,14 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Skip dp-optax where optax is missing, such as in an environment of before it."""
+    """Mark the tests of slow.txt. Skip dp-optax where optax is missing, such as in an
+    environment of before it.
+    """
+    lines = Path(__file__).with_name("slow.txt").read_text().splitlines()
+    slow = tuple(line for line in lines if line.startswith("tests/"))
+    for item in items:
+        if item.nodeid.startswith(slow):
+            item.add_marker("slow")
     if find_spec("optax") is None:
         for item in items:
             if "optax" in item.nodeid.lower():

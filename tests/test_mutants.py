@@ -1,5 +1,5 @@
-"""mutants.toml is not stale: every edit applies to the code as it is, and every test
-that it names exists.
+"""mutants.toml and slow.txt are not stale: every edit applies to the code as it is, and
+every test that they name exists.
 
 That the tests find the defects is checked by `make mutants`, which takes minutes.
 """
@@ -64,6 +64,14 @@ def test_every_test_that_should_kill_exists():
         for test in mutant["tests"]:
             file, name = test.split("[")[0].split("::")
             assert name in functions(file), mutant["name"]
+
+
+def test_every_slow_test_exists():
+    """A line that matches no test leaves nothing out."""
+    for line in (ROOT / "tests/slow.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            file, name = line.split("[")[0].split("::")
+            assert any(each.startswith(name) for each in functions(file)), line
 
 
 @pytest.mark.parametrize(

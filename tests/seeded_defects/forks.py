@@ -17,7 +17,7 @@ from pathlib import Path
 
 TIMEOUT = 300  # seconds for one mutant, whose tests take a few
 PRINTED = "printed.txt"
-OPTIONS = ("-q", "-p", "no:cacheprovider")
+OPTIONS = ("-q", "-p", "no:cacheprovider", "-m", "")  # slow tests too
 FORKS = multiprocessing.get_context("forkserver")
 # One that is missing is skipped.
 FORKS.set_forkserver_preload(
