@@ -39,13 +39,14 @@ hypothesis.settings.register_profile(
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=50,
+    max_examples=25,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 # for `make mutants`: that an example fails is enough, however large it is
 hypothesis.settings.register_profile(
     "mutants",
     hypothesis.settings.get_profile("fixed"),
+    max_examples=50,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )
 hypothesis.settings.register_profile("search", deadline=None, max_examples=5000)
