@@ -222,8 +222,10 @@ def with_batch_norm():
     ],
 )
 def test_code_that_keeps_or_mixes_rows_is_refused_before_the_charge(
-    made, loss, message, unread, tmp_path
+    made, loss, message, unread, tmp_path, monkeypatch
 ):
+    # it waits seconds for tensors that other threads use
+    monkeypatch.setattr("threading.active_count", lambda: 1)
     SEEN.clear()
     ledger = tmp_path / "ledger.sqlite"
     with pytest.raises(ValueError, match=message):
