@@ -456,11 +456,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         # the notes already contain the warnings on other ledgers
         about = replace(about, warnings=tuple(self.privacy_.notes))
         result = replace(self._result, ledger=ledger)
-        facts |= {
-            "class_names": about.source.class_names,
-            "class_kind": vars(self)["classes_"].dtype.kind,
-            "feature_space": about.space,
-        }
+        facts |= saved_facts(about, vars(self)["classes_"])
         with locked(out):
             write_report(
                 out,
@@ -471,6 +467,15 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
                 tuning=tuned,
                 sha256=save(out, result.trained, facts),
             )
+
+
+def saved_facts(about: About, classes: np.ndarray) -> dict[str, Any]:
+    """Return what a saved head or network holds on its classes and rows."""
+    return {
+        "class_names": about.source.class_names,
+        "class_kind": classes.dtype.kind,
+        "feature_space": about.space,
+    }
 
 
 def named_as_given(facts: dict[str, Any]) -> np.ndarray:

@@ -231,6 +231,11 @@ class PerExample:
                 p.copy_(weights[start : start + p.numel()].view_as(p))
                 start += p.numel()
 
+    def loss(self, views: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of one row, as `parts` computes it."""
+        buffers = fresh_buffers(self._row)
+        return functional_call(self._row, buffers, (views, labels))
+
     def parts(self, x: Tensor, y: Tensor, share: Tensor | None = None) -> list[Part]:
         """Return each parameter's gradients of the rows' losses, averaged over views.
 
@@ -264,21 +269,25 @@ class PerExample:
         of_row: Callable[..., Tensor] = loss if share is None else of_group
         more = () if share is None else (share,)
         dims = (None, 0, 0, *(0 for _ in more))
-        found = vmap(grad(of_row), in_dims=dims, randomness="different")(
-            weights, x, y, *more
-        )
-        for layer in self.model.modules():
-            if isinstance(layer, nn.RNNBase):  # it keeps the transforms' weights
-                layer._init_flat_weights()
+        of_rows = vmap(grad(of_row), in_dims=dims, randomness="different")
+        try:
+            # anomaly detection would show a row whose gradient is NaN
+            with torch.autograd.set_detect_anomaly(False):
+                found = of_rows(weights, x, y, *more)
+        finally:
+            for layer in self.model.modules():
+                if isinstance(layer, nn.RNNBase):  # it keeps the transforms' weights
+                    layer._init_flat_weights()
         return [Part(found[name]) for name in weights]
 
 
 def refuse_memory(gradients: PerExample, views: Tensor) -> None:
-    """Raise ValueError if other rows change a later gradient of the same row.
+    """Raise ValueError if other rows change the gradient of a row.
 
-    The user's module or loss could keep values in Python between calls. The check
-    detects effects within a few calls, and tensors of rows that are kept. Beyond that,
-    the user's code is trusted (AUDIT.md).
+    The user's module or loss could keep values in Python between calls, or see all rows
+    of a chunk in a `vmap` rule of its own. The check detects effects within a few
+    calls, and tensors of rows that are kept. Beyond that, the user's code is trusted
+    (AUDIT.md).
 
     Parameters
     ----------
@@ -287,34 +296,40 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     views : Tensor of shape (3, 1, channels, h, w)
         Public random rows.
     """
-    y = torch.zeros(1, dtype=torch.int64, device=views.device)
+    y = torch.zeros(3, dtype=torch.int64, device=views.device)
+    before = _wrapped()  # an earlier trial's, which a traceback keeps
     try:
-        first, _, _, again = (
-            gradients.parts(x[None], y) for x in (views[0], *views[1:], views[0])
+        first, _, _, again, chunk = (
+            torch.cat([part[0] for one in parts for part in one.columns])
+            for x in (views[:1], views[1:2], views[2:], views[:1], views)
+            if (parts := gradients.parts(x, y[: len(x)]))
         )
     # a module that keeps a tensor raises here, or one without some tokens
-    except (RuntimeError, IndexError) as error:
+    except Exception as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise ValueError(
             "The module and the loss must not keep state between images, and must "
             f"work under torch.func.vmap, got an error ({reason}). Remove layers that "
             "keep tensors, and branches that depend on values."
         ) from error
-    if not any(part.any() for one in first for part in one.columns):
+    if not first.any():
         raise ValueError(
             "The loss of a random image does not depend on the trained parameters. "
             "Compute it with the module that the loss gets, and no other."
         )
-    for before, after in zip(first, again, strict=True):
-        one, other = torch.cat(before.columns, 1), torch.cat(after.columns, 1)
-        # far above float32's rounding, far below the effect of a kept value
-        if not torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True):
-            raise ValueError(
-                "The gradient of an image must not depend on earlier images or on "
-                "chance, got another gradient at the second call. Remove state "
-                "that the module or the loss keeps between calls."
-            )
-    kept = _kept()
+    if _moved(first, again):
+        raise ValueError(
+            "The gradient of an image must not depend on earlier images or on chance, "
+            "got another gradient at the second call. Remove state that the module or "
+            "the loss keeps between calls."
+        )
+    if _moved(first, chunk):
+        raise ValueError(
+            "The gradient of an image must not depend on other images of its chunk. "
+            "Remove code that sees all of them, such as the `vmap` rule of a "
+            "torch.autograd.Function."
+        )
+    kept = [weakref.ref(one) for name, one in _wrapped().items() if name not in before]
     if kept:
         gc.collect()  # cycles of torch's own are not in use
     end = time.monotonic() + (_OTHERS_SECONDS if threading.active_count() > 1 else 0)
@@ -327,10 +342,21 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         time.sleep(0.01)
 
 
-def _kept() -> list[weakref.ref[Tensor]]:
-    """Return the tensors of torch.func's transforms that are still in use."""
+def _moved(one: Tensor, other: Tensor) -> bool:
+    """Return whether two gradients of a row differ by more than rounding.
+
+    The bound is far above float32's rounding, and far below the effect of a kept value.
+    """
+    same = (one == other) | (one.isnan() & other.isnan())
+    pair = torch.where(same, 0.0, one - other), one.nan_to_num(0.0, 0.0, 0.0)
+    moved, size = (torch.linalg.vector_norm(v, dtype=torch.float64) for v in pair)
+    return not bool(moved <= 1e-3 * size)
+
+
+def _wrapped() -> dict[int, Tensor]:
+    """Return the tensors of torch.func's transforms that are still in use, by id."""
     wrapped = _functorch.is_functorch_wrapped_tensor
     objects = gc.get_objects()
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
     tensors = (one for one in objects if type(one) in kinds)
-    return [weakref.ref(one) for one in tensors if wrapped(one)]
+    return {id(one): one for one in tensors if wrapped(one)}

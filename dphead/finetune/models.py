@@ -325,6 +325,12 @@ def fresh_buffers(model: nn.Module) -> dict[str, Tensor]:
     return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
+def bits(value: Tensor) -> bytes:
+    """Return the bytes of a tensor, equal also for NaN."""
+    data = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return data.numpy().tobytes()
+
+
 def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
     """Return the first output of every layer by name, and the model's output."""
     seen: dict[str, Tensor] = {}

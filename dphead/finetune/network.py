@@ -24,6 +24,7 @@ from dphead.finetune.gradients import (
 from dphead.finetune.models import (
     NetworkLoss,
     RowLoss,
+    bits,
     build_network,
     count_parameters,
     flat,
@@ -293,9 +294,8 @@ class Network:
         """Return a SHA-256 of all parameters and buffers, with their names."""
         found = hashlib.sha256()
         for name, value in self.model.state_dict().items():
-            data = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
             found.update(repr((name, value.dtype, tuple(value.shape))).encode())
-            found.update(data.numpy().data)
+            found.update(bits(value))
         return found.hexdigest()
 
     def device_name(self) -> str:
@@ -375,10 +375,10 @@ class TorchSums:
         batch: int = _CPU_IMAGES,
     ) -> None:
         self.network = network
-        most = _chunk_rows(network, memory)
+        self._gradients = PerExample(network.model, network.loss)
+        most = _chunk_rows(network, self._gradients, memory)
         wanted = min(batch, max(32, batch // 4))
         with one_thread():
-            self._gradients = PerExample(network.model, network.loss)
             with WholeVectors() as seen:
                 self._fits(1)
             self.chunk = chunk or seen.rounded(wanted, most)
@@ -483,10 +483,12 @@ class TorchSums:
         found = []
         with one_thread():
             for part in self._chunks(ask, block):
-                parts, _ = self._parts(part, part.index >= 0, params.step)
-                norms = squared_norms(parts).sqrt()
-                norms = torch.where(torch.isfinite(norms), norms, 0.0)
-                found.append(norms.cpu().numpy())
+                norms = np.zeros(self.chunk)
+                for parts, keep in self._computed(part, part.index >= 0, params.step):
+                    each = squared_norms(parts).sqrt()
+                    each = torch.where(torch.isfinite(each), each, 0.0)
+                    norms[keep] = each.cpu().numpy()[keep]
+                found.append(norms)
         return np.concatenate(found)[: len(block.x)]
 
     def add(
@@ -503,9 +505,9 @@ class TorchSums:
                 keep = used[i * self.chunk : (i + 1) * self.chunk]
                 keep = np.pad(keep, (0, self.chunk - len(keep)))
                 if keep.any():
-                    parts, keep = self._parts(part, keep, params.step)
-                    counted = torch.from_numpy(keep).to(self.network.device)
-                    total += clipped(parts, counted, ask.clip_norm)
+                    for parts, known in self._computed(part, keep, params.step):
+                        counted = torch.from_numpy(known).to(self.network.device)
+                        total += clipped(parts, counted, ask.clip_norm)
         out += total.cpu().numpy().astype(np.int64)
         return out
 
@@ -528,6 +530,31 @@ class TorchSums:
             padded = np.pad(x[part], ((0, missing), (0, 0)))
             yield Block(index, padded, y)
 
+    def _computed(
+        self, part: Block, used: np.ndarray, step: int, filled: bool = False
+    ) -> Iterator[tuple[list[Part], np.ndarray]]:
+        """Yield a chunk's gradients with the rows that count, each row at most once.
+
+        A row whose computation raises adds zero: an error would show it. If a chunk
+        raises, its halves are computed, with one of their own rows in free slots.
+        """
+        slots = np.arange(len(used))
+        place = np.where(used, slots, used.argmax()) if filled else slots
+        own = Block(part.index, part.x[place], part.y[place])
+        try:
+            parts, known = self._parts(own, used | filled, step)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise  # of the machine, not of a row
+        except Exception:  # layers and losses raise any type
+            parts, known = [], used
+        rows = np.flatnonzero(used)
+        if parts:
+            yield parts, known & used
+        # the first retry has all rows: the error may be of an empty slot
+        elif len(rows) > 1 or not filled:
+            for half in np.array_split(rows, 2 if filled else 1):
+                yield from self._computed(part, np.isin(slots, half), step, True)
+
     def _parts(
         self, part: Block, used: np.ndarray, step: int = 0
     ) -> tuple[list[Part], np.ndarray]:
@@ -541,9 +568,16 @@ class TorchSums:
             & (y < spec.n_classes)
             & spec.readable(images)
         )
-        x = np.where(known[:, :, None], images, np.float32(0))
+        if spec.images:
+            # unused places repeat an image of their own group: zeros could give NaN
+            rows = np.arange(len(y))[:, None]
+            firsts = known.argmax(axis=1)[:, None]
+            place = np.where(known, np.arange(spec.images), firsts)
+            images, y = images[rows, place], y[rows, place]
+        filled = np.asarray(known.any(axis=1))[:, None]
+        x = np.where(filled[:, :, None], images, np.float32(0))
         inputs = spec.inputs(x.reshape(-1, x.shape[2]), step, device)
-        labels = torch.from_numpy(np.where(known, y, 0).astype(np.int64)).to(device)
+        labels = torch.from_numpy(np.where(filled, y, 0).astype(np.int64)).to(device)
         if not spec.images:
             return self._gradients.parts(inputs, labels[:, 0]), known[:, 0]
         counts = known.sum(axis=1, keepdims=True)
@@ -583,7 +617,7 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     return np.where(rows.finite[:, None], values, np.nan).astype(np.float32)
 
 
-def _chunk_rows(network: Network, memory: int | None) -> int:
+def _chunk_rows(network: Network, gradients: PerExample, memory: int | None) -> int:
     """Return the number of rows, at least 1, of a chunk within `memory` bytes.
 
     The memory of a row is an estimate: twice its float32 gradients, four times the
@@ -606,7 +640,7 @@ def _chunk_rows(network: Network, memory: int | None) -> int:
     with torch.no_grad():
         zeros = np.zeros((1, int(np.prod(network.spec.shape))), np.float32)
         row = replace(network.spec, views=0, augment="none").inputs(zeros, 0, device)[0]
-        network.loss(model, row, torch.zeros(1, dtype=torch.long, device=device))
+        gradients.loss(row, torch.zeros(1, dtype=torch.long, device=device))
     for hook in hooks:
         hook.remove()
     sizes = [p.numel() for _, p in trained(model)]

@@ -4,6 +4,7 @@ The caller gets released gradients only. A copy of the module computes the gradi
 rows (dphead/privacy/proofs/finetune.md, "A loop of one's own").
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
@@ -15,16 +16,26 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
+from dphead_extract.backbones.weights import first_line
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from dphead.analysis.protected import about_people
 from dphead.data.arrays import declared_dtype, group_ids
+from dphead.estimators.fitting import saved_facts
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import as_arrays, declared
 from dphead.estimators.labels import label_column, positions, require_same_kind
-from dphead.finetune.models import RowLoss, flat, name_of, refuse_hooks, trained
+from dphead.finetune.models import (
+    RowLoss,
+    bits,
+    flat,
+    name_of,
+    refuse_hooks,
+    trained,
+)
 from dphead.finetune.network import Network, NetworkSpec, StepParams, TorchSums
-from dphead.finetune.processes import torchrun_place
+from dphead.finetune.processes import has_other_processes
 from dphead.finetune.rows import ImageRows, given_rows
 from dphead.finetune.run import group_settings
 from dphead.finetune.saved import save_network
@@ -38,7 +49,7 @@ from dphead.finetune.settings import (
 from dphead.finetune.solver import NetworkDescent, TrainingState
 from dphead.finetune.sources import source_of_given
 from dphead.fit.fit import About, Fit, FitResult, RowSizes, charge_ledger
-from dphead.fit.ledgers import open_ledger
+from dphead.fit.ledgers import has_home, open_ledger, people_index
 from dphead.fit.options import (
     ACCOUNTANT,
     ALLOW_LARGE_DELTA,
@@ -63,6 +74,7 @@ from dphead.planning.plan import make_plan, public_facts
 from dphead.privacy.atomic_write import write_atomically
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
+from dphead.privacy.python_values import python_value
 from dphead.privacy.release import release
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.settings import (
@@ -203,10 +215,16 @@ class PrivateTraining:
                 "this training was opened before. Make a new `PrivateTraining`. "
                 "Without `folder`, it is charged again."
             )
-        if torchrun_place() is not None:
+        if has_other_processes():
             raise ValueError(
-                "`PrivateTraining` runs in one process, and WORLD_SIZE is above 1. "
-                "Unset WORLD_SIZE, or use `dphead finetune`."
+                "`PrivateTraining` runs in one process, and this process is one of "
+                "several. Start one process with WORLD_SIZE unset, or use `dphead "
+                "finetune`."
+            )
+        if self.folder is not None and self.ledger in (None, IN_MEMORY):
+            raise ValueError(
+                "`folder` needs a ledger on disk, because a resume continues its "
+                "charge. Pass the ledger's path as `ledger`."
             )
         options = RunOptions(
             features=Path(),
@@ -222,7 +240,7 @@ class PrivateTraining:
         )
         self._prepare(options)
         kept = [self.model, *self.keep] if self.keep else []
-        _loaded(_saved(kept, "", 0))  # raises for a state that a resume cannot read
+        _saved(kept, "", 0)  # raises for a state that a resume cannot read
         with ExitStack() as opened:
             if self.folder is not None:
                 stored = min(self.steps, self.checkpoint + 1) if kept else self.steps
@@ -239,6 +257,9 @@ class PrivateTraining:
             if self._path is not None and path.exists():
                 self.step = _restored(path, kept, self._charge.fit_id)
                 self._charge.forget(self.step)
+            for _, parameter in trained(self.model):
+                added = parameter.register_post_accumulate_grad_hook(_refuse)
+                opened.callback(added.remove)
             self._open = opened.pop_all()
         self._gradients = self._released(kept)
         return self
@@ -268,7 +289,7 @@ class PrivateTraining:
         )
         target = options.target("auto", *((1, True) if cap else ()))
         plan = make_plan(solver, facts, **vars(target))
-        warnings = check_delta(options, plan, facts)
+        large = check_delta(options, plan, facts)
         source = source_of_given(spec, names, grouped=cap is not None)
         about = About(
             source=source,
@@ -280,7 +301,8 @@ class PrivateTraining:
             | group_settings(cap),
             settings_from="a loop of the user's own",
             space=source.feature_space,
-            warnings=tuple(warnings),
+            rows="" if cap is None or self.folder is None else _groups_of(rows),
+            warnings=tuple(large),
         )
         batch = round(facts.n_rows * self.sampling_prob)
         self._fit = Fit(
@@ -291,15 +313,21 @@ class PrivateTraining:
             summer=VerifiedSum(TorchSums(self._network, self.memory, batch=batch)),
             noise=NoiseSource(self.random_state),
         )
+        self._weights()  # raises for a module that each step would refuse
 
     def _network_for(self, x: np.ndarray, n_classes: int) -> Network:
         """Return dphead's copy of the module, on the module's device."""
         model = self.model
         norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-        frozen = norms and not any(norm.training for norm in norms)
+        if any(norm.training for norm in norms):
+            raise ValueError(
+                "the module has a batch norm in training mode, which mixes the images "
+                "of a batch. Call its `eval()` to use its public statistics, or use "
+                "`torch.nn.GroupNorm`."
+            )
         spec = ModelSpec(
             name_of(model),
-            batch_norm="freeze" if frozen else "refuse",
+            batch_norm="freeze" if norms else "refuse",
             vocabulary=self.vocabulary,
         )
         pixels = x.dtype == np.uint8 and self.vocabulary is None
@@ -326,15 +354,27 @@ class PrivateTraining:
 
     @cached_property
     def privacy(self) -> Privacy:
-        """Return the guarantee of all charged steps."""
+        """Return the guarantee of all charged steps.
+
+        Raises
+        ------
+        ValueError
+            If nothing was charged yet.
+        """
+        if "_fit" not in vars(self):
+            raise ValueError(
+                "a training has a guarantee only after its charge. Open its block "
+                "`with` first."
+            )
         fit = self._fit
+        notes = [*fit.about.warnings, about_people(vars(fit.about.source))]
         return privacy_of(
             fit.plan,
             n_rows=fit.plan.facts.n_rows,
             seeded=not fit.noise.private,
             counted=self.ledger not in (None, IN_MEMORY),
             classes_seen=False,
-            warning=" ".join(fit.about.warnings),
+            warning=" ".join(f"{note.rstrip('.')}." for note in notes if note),
         )
 
     def __iter__(self) -> Self:
@@ -374,11 +414,20 @@ class PrivateTraining:
         """Yield the gradient of each remaining step."""
         fit, specs = self._fit, self._fit.announced.specs
         batch = specs[0].n_rows * specs[0].sampling_prob
-        rows, first = fit.rows(), self.step
+        rows, first, before = fit.rows(), self.step, np.empty(0)
         while (step := self.step) < len(specs):
             if self._path is not None and step > first and step % self.checkpoint == 0:
                 self._save(kept)
             weights = self._weights().astype(np.float32)
+            grads = (p.grad for _, p in trained(self.model))
+            cleared = not any(one is not None and one.any() for one in grads)
+            if cleared and np.array_equal(before, weights):
+                warnings.warn(
+                    f"step {step} was charged and changed no weight. Call no "
+                    "`zero_grad()` between a gradient and `optimizer.step()`.",
+                    stacklevel=3,
+                )
+            before = weights
             found = release(
                 self._network.statistic,
                 StepParams(RowTransform(), weights, step),
@@ -422,7 +471,7 @@ class PrivateTraining:
         before, after = _fixed(own), _fixed(given)
         for name in before | after:
             same = before.keys() == after.keys()
-            if not same or not torch.equal(before[name], after[name].to(before[name])):
+            if not same or bits(before[name]) != bits(after[name].to(before[name])):
                 raise ValueError(
                     f"{name} of the module has changed since the charge. It is not "
                     "trained, and could hold rows. Call `eval()` before you use the "
@@ -435,12 +484,7 @@ class PrivateTraining:
         fit, charged = self._fit, self._charge
         state = TrainingState.start(self._weights())
         done = (charged.ledger, charged.fit_id, fit.noise.private, 0.0)
-        source = fit.about.source
-        facts = {
-            "class_names": source.class_names,
-            "feature_space": source.feature_space,
-            "pixels": {},
-        }
+        facts = saved_facts(fit.about, declared(self.classes)) | {"pixels": {}}
         write_report(
             out,
             fit.about,
@@ -467,17 +511,63 @@ def _arrays(
     return x, positions(labels, names)
 
 
+def _groups_of(rows: ImageRows) -> str:
+    """Return a digest of rows and groups, which a resume compares.
+
+    One charge covers one partition into groups. The run folder lacks the digest's key.
+    Raises ValueError without DPHEAD_HOME, which keeps the key.
+    """
+    if not has_home():
+        raise ValueError(
+            "`folder` with `groups` needs DPHEAD_HOME, which keeps the key to compare "
+            "the groups at a resume. Set DPHEAD_HOME to the absolute path of a folder "
+            "of your own."
+        )
+    return people_index().keyed(rows.digest(), 32).hex()
+
+
 def _fixed(module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers that are not trained, by name."""
     every = (*module.named_parameters(), *module.named_buffers())
     return {name: value.detach() for name, value in every if not value.requires_grad}
 
 
+def _refuse(parameter: Tensor) -> None:
+    """Raise ValueError for a gradient that the user's own backward pass added."""
+    parameter.grad = None
+    raise ValueError(
+        "a backward pass of your own added to the released gradient. Remove "
+        "`backward()` from the loop. For a loss of public values, add the result of "
+        "`torch.autograd.grad` to `.grad`."
+    )
+
+
 def _saved(kept: list[Any], fit_id: str, step: int) -> bytes:
-    """Return the states of objects as a file of torch."""
+    """Return the states of objects as a file of torch.
+
+    Raises ValueError for states that `_loaded` cannot read.
+    """
     file = BytesIO()
-    torch.save((fit_id, step, [one.state_dict() for one in kept]), file)
+    try:
+        states = [_plain(one.state_dict()) for one in kept]
+        torch.save((fit_id, step, states), file)
+        _loaded(file.getvalue())
+    except Exception as error:  # torch and pickle raise many types
+        raise ValueError(
+            "a checkpoint cannot hold the state of an object in `keep` "
+            f"({first_line(error)}). Keep numbers, texts and tensors in its "
+            "`state_dict`."
+        ) from error
     return file.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """Return a state with numbers of Python in place of NumPy's, which do not load."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if isinstance(value, dict):
+        return type(value)((key, _plain(one)) for key, one in value.items())
+    return python_value(value) if isinstance(value, np.generic) else value
 
 
 def _loaded(data: bytes) -> tuple[str, int, list[Any]]:

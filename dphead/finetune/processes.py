@@ -10,6 +10,7 @@ import socket
 from datetime import timedelta
 
 import torch
+import torch.distributed as dist
 from dphead_extract.backbones.weights import first_line
 from torch.distributed import (
     TCPStore,  # pyright: ignore[reportPrivateImportUsage] - documented
@@ -18,6 +19,14 @@ from torch.distributed import (
 from dphead.fit.options import Place
 
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
+
+
+def has_other_processes() -> bool:
+    """Return whether torchrun, or the user's own process group, runs several."""
+    group = dist.is_available() and dist.is_initialized()
+    if group and dist.get_world_size() > 1:
+        return True
+    return os.environ.get("WORLD_SIZE", "") not in ("", "1")
 
 
 def torchrun_place() -> Place | None:

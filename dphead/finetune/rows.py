@@ -82,8 +82,9 @@ class ImageRows:
         return own
 
     def digest(self) -> str:
-        """Return a SHA-256 of the rows."""
-        digest = hashlib.sha256(self._labels(self._places).tobytes())
+        """Return a SHA-256 of the rows and their groups."""
+        digest = hashlib.sha256((self._places >= 0).tobytes())
+        digest.update(self._labels(self._places).tobytes())
         for row in self._places:
             digest.update(self._x[row[row >= 0]].data)
         return digest.hexdigest()

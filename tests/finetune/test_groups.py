@@ -155,6 +155,27 @@ def test_an_image_that_is_not_finite_leaves_its_group_the_others():
     assert_array_equal(total(net, rows_of(x, y, groups)), expected)
 
 
+class Standardized(nn.Module):
+    """Each image by its own mean and deviation: zeros give NaN."""
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
+
+
+def test_places_that_a_group_does_not_use_do_not_change_its_gradient():
+    x, y = images(20)
+    module = nn.Sequential(Standardized(), nn.Linear(192, 3))
+    found = []
+    for cap in (2, 3):
+        spec = NetworkSpec(ModelSpec("a:b"), (3, 8, 8), 3, images=cap)
+        rows = ImageRows(x, y, np.arange(20) // 2, cap)
+        found.append(total(Network(spec, module=module), rows))
+    assert found[0].any()
+    # other kernels for 3 images: a few of a million parts for each of 10 groups
+    np.testing.assert_allclose(*found, rtol=0, atol=100)
+
+
 def classifier(**more):
     given = {"model": module(), "classes": range(3), "epsilon": 20.0, "delta": 1e-3}
     given |= {"batch_size": 5, "steps": 4, "accountant": "rdp"}

@@ -195,6 +195,39 @@ def by_chance(model, x, y):
     return cross_entropy(model, x + random.random(), y)
 
 
+class Mixing(torch.autograd.Function):
+    """A `vmap` rule sees all rows of a chunk."""
+
+    @staticmethod
+    def forward(x):
+        return x - x.mean()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return Mixing.apply(x), in_dims[0]
+
+
+def mixing(model, x, y):
+    return cross_entropy(model, Mixing.apply(x), y)
+
+
+CALLS = []
+
+
+def counting(model, x, y):
+    """A gradient too small for an absolute tolerance, which grows with each call."""
+    CALLS.append(0)
+    return 1e-9 * cross_entropy(model, x * (1 + len(CALLS)), y)
+
+
 def with_hook():
     model = module()
     model[1].register_forward_hook(lambda *_: None)
@@ -214,9 +247,11 @@ def with_batch_norm():
             cross_entropy,
             "must not keep",
         ),
-        (with_batch_norm, cross_entropy, "mixes the images"),
+        (with_batch_norm, cross_entropy, r"Call its `eval\(\)`"),
         (module, keeping, "must not keep tensors"),
         (module, by_chance, "or on chance"),
+        (module, counting, "or on chance"),
+        (module, mixing, "other images of its chunk"),
         (module, lambda _, x, y: F.cross_entropy(OUTER(x), y), "does not depend on"),
         (module, lambda model, x, y: model(x), "scalar"),
     ],
@@ -231,6 +266,51 @@ def test_code_that_keeps_or_mixes_rows_is_refused_before_the_charge(
     with pytest.raises(ValueError, match=message):
         training(made(), loss, ledger=ledger).__enter__()
     SEEN.clear()
+    assert not ledger.exists()
+
+
+def test_a_refused_loss_does_not_refuse_the_next_one():
+    """A notebook keeps the traceback, with the tensors of the trial."""
+    with pytest.raises(ValueError, match="branches") as kept:
+        training(module(), lambda m, x, y: m(x) if x.sum() > 0 else 0).__enter__()
+    with training(module(), steps=1) as private:
+        next(private)
+    assert kept.value.__cause__ is not None
+
+
+class OfNan(nn.Module):
+    """Has a mask of NaN, and a buffer that each call replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.full((2,), torch.nan))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return x
+
+
+def with_spectral_norm():
+    return nn.Sequential(
+        nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(192, 3))
+    )
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: nn.Sequential(OfNan(), module()), with_spectral_norm]
+)
+def test_each_charged_step_accepts_a_module_that_the_charge_accepted(made):
+    with training(made(), steps=2) as private:
+        assert len(list(private)) == 2
+
+
+def test_a_module_that_steps_would_refuse_is_not_charged(monkeypatch, tmp_path):
+    """The comparison of a step runs before the charge too."""
+    monkeypatch.setattr("dphead.finetune.own_loop.bits", lambda _: object())
+    own = nn.Sequential(OfNan(), module())
+    with pytest.raises(ValueError, match="mask of the module has changed"):
+        training(own, ledger=(ledger := tmp_path / "l.sqlite")).__enter__()
     assert not ledger.exists()
 
 
@@ -358,6 +438,97 @@ def test_processes_of_torchrun_are_refused(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")
     with pytest.raises(ValueError, match="runs in one process"):
         training(module()).__enter__()
+
+
+def test_processes_of_the_users_own_group_are_refused(monkeypatch):
+    """torch.multiprocessing.spawn sets no WORLD_SIZE."""
+    for name, value in {"is_initialized": True, "get_world_size": 2}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda v=value: v)
+    with pytest.raises(ValueError, match="runs in one process"):
+        training(module()).__enter__()
+
+
+def test_a_backward_pass_of_ones_own_adds_nothing_to_a_released_gradient():
+    x, y = images()
+    with training(model := module()) as private:
+        next(private)
+        loss = F.cross_entropy(model(torch.from_numpy(x).float()), torch.from_numpy(y))
+        with pytest.raises(ValueError, match="backward pass of your own"):
+            loss.backward()
+        assert model[1].weight.grad is None
+    F.cross_entropy(model(torch.ones(1, 3, 8, 8)), torch.zeros(1).long()).backward()
+    assert model[1].weight.grad is not None
+
+
+def test_gradients_that_are_cleared_before_their_use_are_named():
+    optimizer = optimizer_of(model := module())
+    with training(model) as private:
+        next(private)
+        optimizer.step()
+        optimizer.zero_grad()
+        next(private)
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["momentum"] = 0
+        optimizer.step()
+        with pytest.warns(UserWarning, match="step 2 was charged and changed no"):
+            next(private)
+
+
+def test_a_folder_needs_a_ledger_that_a_resume_finds(tmp_path):
+    for ledger in (None, ":memory:"):
+        with pytest.raises(ValueError, match="needs a ledger on disk"):
+            training(module(), folder=tmp_path / "run", ledger=ledger).__enter__()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resume_with_other_groups_is_refused(tmp_path, monkeypatch):
+    """Under one charge, each person is in one group only."""
+    given = {"ledger": tmp_path / "l.sqlite", "folder": tmp_path / "run"}
+    given |= {"group_cap": 4, "groups": np.arange(40) // 4}
+    with pytest.raises(Crash), training(model := module(), **given) as private:
+        assert "People are recognized only" in " ".join(private.privacy.notes)
+        taken(private, optimizer_of(model), until=2)
+    with pytest.raises(ValueError, match="used other rows"):
+        training(module(), **(given | {"groups": np.arange(40) % 10})).__enter__()
+    with training(module(), **given) as private:
+        next(private)
+    monkeypatch.setenv("DPHEAD_HOME", "relative")
+    with pytest.raises(ValueError, match="`folder` with `groups` needs DPHEAD_HOME"):
+        training(module(), **given).__enter__()
+
+
+class Strange:
+    """Its state becomes one that no checkpoint can read back."""
+
+    state = 1
+
+    def state_dict(self):
+        return {"state": self.state}
+
+    def load_state_dict(self, state):
+        self.state = state["state"]
+
+
+def test_a_checkpoint_that_cannot_be_read_does_not_replace_releases(tmp_path):
+    given = {"ledger": tmp_path / "l.sqlite", "folder": tmp_path / "run"}
+    given |= {"checkpoint": 1}
+    optimizer, strange = optimizer_of(model := module()), Strange()
+    before = []
+    with (
+        pytest.raises(ValueError, match="cannot hold the state of an object"),
+        training(model, keep=[optimizer, strange], **given) as private,
+    ):
+        for gradient in private:
+            before.append(gradient["1.weight"].clone())
+            # a schedule with np.cos
+            optimizer.param_groups[0]["lr"] = np.float64(0.5)
+            strange.state = Crash if private.step == 3 else 1
+            optimizer.step()
+    optimizer = optimizer_of(model := module())
+    with training(model, keep=[optimizer, Strange()], **given) as private:
+        assert private.step == 2
+        assert type(optimizer.param_groups[0]["lr"]) is float
+        assert torch.equal(next(private)["1.weight"], before[2])
 
 
 def test_rows_may_be_tables():

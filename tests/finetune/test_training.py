@@ -8,9 +8,11 @@ import torch
 from core import KnownNoise, reserve
 from finetune.core import ImageRows, images, tiny, training
 from numpy.testing import assert_allclose, assert_array_equal
+from torch import nn
 
 from dphead.finetune.gradients import CLIP_INTEGERS, PerExample, clipped
-from dphead.finetune.network import StepParams, TorchSums
+from dphead.finetune.network import Network, NetworkSpec, StepParams, TorchSums
+from dphead.finetune.settings import ModelSpec
 from dphead.fit.fit import fit_rows
 from dphead.privacy.contract import ReleaseSpec, SumTask
 from dphead.privacy.ledger import Ledger
@@ -127,6 +129,47 @@ def test_a_row_without_a_class_counts_zero(label):
     expected = exact_sum(network, x[without], y[without], clip_norm=0.1)
     # other chunks, other kernels
     assert_allclose(in_units(found, 0.1), expected, rtol=0, atol=16)
+
+
+class Inverse(nn.Module):
+    """An inverse, which raises for a matrix that is singular in float32."""
+
+    def forward(self, x):
+        x = x.flatten(2)
+        return torch.linalg.inv(x @ x.transpose(1, 2) / 64 + 1e-3 * torch.eye(3))
+
+
+class Root(nn.Module):
+    """A root at zero, whose gradient is NaN."""
+
+    def forward(self, x):
+        return (x - 0.5).sum((2, 3)).abs().sqrt() * 0 + x.mean((2, 3))
+
+
+@pytest.mark.parametrize("layer, width, value", [(Inverse(), 9, 1e6), (Root(), 3, 0.5)])
+def test_a_row_whose_computation_raises_adds_zero_and_changes_no_other_row(
+    layer, width, value, recwarn
+):
+    first = nn.Conv2d(3, 3, 1, bias=False)
+    with torch.no_grad():
+        first.weight.copy_(torch.eye(3)[:, :, None, None])
+    module = nn.Sequential(first, layer, nn.Flatten(), nn.Linear(width, 3))
+    spec = NetworkSpec(ModelSpec("a:b"), (3, 8, 8), 3, pixels=False)
+    network = Network(spec, module=module)
+    x, y = images(20)
+    x = x.astype(np.float32) / 255
+    x[[5, 6]] = value
+    sums, found = TorchSums(network, chunk=8), []
+    with torch.autograd.set_detect_anomaly(True):
+        recwarn.clear()  # torch warns of the mode itself
+        if width == 9:
+            with pytest.raises(RuntimeError, match="singular"):
+                exact_sum(network, x.reshape(20, -1), y)
+        for labels in (y, np.where(np.isin(np.arange(20), [5, 6]), -1, y)):
+            (block,) = ImageRows(x, labels).blocks()
+            found.append(block_total(sums, block, clip_norm=1e-2))
+    assert_array_equal(*found)
+    assert found[0].any() and not recwarn.list
 
 
 def test_one_image_moves_the_sum_by_at_most_the_sensitivity_and_can_come_near():
