@@ -59,11 +59,13 @@ OTHER = {  # an option of some families only: another value than the default
     "scatter_l": 4,
 }
 FEW = {"scatter_j": (1,), "scatter_l": 2}  # deep-patches takes seconds for many maps
+IMAGES = "dphead_extract.backbones.deep_patches.N_SYNTHETIC"
 
 
 @pytest.mark.parametrize("name", sorted(TRAITS))
-def test_each_option_of_a_family_is_recorded_and_restored(name):
+def test_each_option_of_a_family_is_recorded_and_restored(name, monkeypatch):
     """Otherwise a head would take features of another kind as its own."""
+    monkeypatch.setattr(IMAGES, 40)
     made = {"image_size": (16, 16), "channels": 3}
     few = {k: v for k, v in FEW.items() if k in TRAITS[name].settings}
 
