@@ -156,8 +156,8 @@ def run(tasks: list[Task]) -> None:
         append(task.path, row)
         job = task.job
         console.print(
-            f"{job.dataset} {job.features} {job.method} eps {job.epsilon:g} "
-            f"draw {task.seed}: {row['accuracy']:.4f} {row['seconds']:.0f} s"
+            f"{job.dataset} {job.features} eps {job.epsilon:g} draw {task.seed}: "
+            f"{row['accuracy']:.4f} {row['seconds']:.0f} s ({job.label or job.method})"
         )
 
 
@@ -199,6 +199,7 @@ def reproduce(
     parts = [told] if told or not found else [verdicts.states(selector, by_key)]
     if again:
         parts.append(verdicts.compared(pairs, stored(out), rows))
+    parts += verdicts.about_small(found)
     for paper, name in dict.fromkeys((c.paper, c.table) for c in found):
         parts += verdicts.notes(paper, name)
     return "\n\n".join(filter(None, parts))

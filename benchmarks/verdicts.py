@@ -173,9 +173,14 @@ def small_blocks(found: list[Claim], by_key: dict[str, list[Row]]) -> list[str]:
             job.key: in_small(c, by_key).removeprefix("in small: ")
             for c, job in zip(found, jobs, strict=True)
         }
-        note = OWN if found[0].table == "3" else f"{OWN} {HALF}"
-        return [note, own_table(jobs, by_key, said)]
+        return [*about_small(found), own_table(jobs, by_key, said)]
     return [told(found, by_key)]
+
+
+def about_small(found: Iterable[Claim]) -> list[str]:
+    """Return what "in small" means for FC23's claims, if there are any."""
+    tables = {c.table for c in found if c.paper == "FC23" and small(c)}
+    return [f"{OWN} {HALF}" if "4" in tables else OWN] if tables else []
 
 
 def claims_table(found: list[Claim], by_key: dict[str, list[Row]]) -> str:

@@ -125,3 +125,12 @@ def test_a_search_by_networks_needs_an_accelerator_and_names_its_statistic():
     (spread,) = (text for text in listed.split("\n\n") if "86.1" in text)
     assert spread.startswith("needs an accelerator") and "86.1 (CNN min)" in spread
     assert "98.2 (CNN max)" in listed and "98.2 (CNN max)" not in spread
+
+
+def test_a_verdict_in_small_is_explained():
+    three, four, other = (
+        verdicts.about_small(jobs.selected(name))
+        for name in ("FC23-3-cifar10-1.0", "FC23-4-cifar100-1.0", "TB21-1-mnist")
+    )
+    assert three == [verdicts.OWN] and other == []
+    assert "half of its training images" in four[0]
