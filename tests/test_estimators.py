@@ -314,7 +314,7 @@ def test_groups_need_a_cap_and_a_cap_needs_groups(blobs):
         return model.fit(x, y, groups=groups)
 
     capped = fit(2, groups).privacy_
-    unit = "one group with all its rows, of which at most 2 count"
+    unit = "one person (group) with all their rows, of which at most 2 count"
     assert capped.protected_unit == unit
     assert capped.mu == pytest.approx(fit(None, None).privacy_.mu)
     for cap, given in ((None, groups), (2, None)):
@@ -373,7 +373,7 @@ def test_means_of_groups_stand_for_their_rows(blobs, tmp_path):
     means, labels = means_of_groups(x.astype(np.float32), y, groups, 2)
     alone = LeastSquares(**given).fit(means, labels, groups=groups)
     assert_array_equal(model.coef_, alone.coef_)
-    unit = "one group with all its rows, of which at most 2 means count"
+    unit = "one person (group) with all their rows, of which at most 2 means count"
     assert model.privacy_.protected_unit == unit
     model.save(tmp_path / "run")
     loaded = dphead.DPHeadClassifier.load(tmp_path / "run")

@@ -98,7 +98,9 @@ def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) 
     if group_cap is None:
         return f"one {thing}"
     counted = f"{group_cap} means" if group_mean else group_cap
-    return f"one group with all its {thing}s, of which at most {counted} count"
+    return (
+        f"one person (group) with all their {thing}s, of which at most {counted} count"
+    )
 
 
 def about_people(data: dict[str, Any]) -> str | None:

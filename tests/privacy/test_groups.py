@@ -402,7 +402,10 @@ def test_a_fit_for_groups_has_the_noise_and_the_report_of_groups(relation):
     assert g["epsilon"] == pytest.approx(2.0, rel=1e-6)
     assert compose_epsilon(ledger.events(), 1e-5, relation) == g["epsilon"]
     assert g["group_cap"] == 4
-    assert "one group with all its images, of which at most 4" in g["protected_unit"]
+    assert (
+        "one person (group) with all their images, of which at most 4"
+        in g["protected_unit"]
+    )
 
 
 @given(small_groups, small_groups, st.integers(1, 4))

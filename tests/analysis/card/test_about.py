@@ -83,10 +83,10 @@ def test_the_documents_have_the_statement_and_check_knows_them(made):
         assert part in html
     assert "Sort &lt;radiographs&gt;" in html
     assert "that show several people" in html
-    unit = "one person (group), of whom at most 4 rows count"
+    unit = "one person (group) with all their rows, of which at most 4 count"
     assert f"protects <b>{unit}</b>" in html
     assert "share of training people" in html and "if another person would" in html
-    said = "of which at most 4 count: one person, as the features file's group column"
+    said = "of which at most 4 count, as the features file's group column"
     assert said in read_run(run).report["statement"]
     fitted("report", run, "--dpia")  # with the copy in the run folder
     annex = (run / "dpia.html").read_text()
