@@ -35,7 +35,7 @@ smoke:
 	cd / && $(CURDIR)/build/smoke/bin/python $(CURDIR)/tests/smoke.py
 
 test: install
-	$(PY) -m pytest --numprocesses 2 --dist loadfile
+	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # The tests of tests/slow.txt, which take longer than all others.
 sweeps: install
