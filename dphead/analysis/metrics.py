@@ -111,7 +111,7 @@ def _confusion(
 
 
 def never_predicted(metrics: dict[str, Any]) -> list[int]:
-    """Return the classes that have measured rows, and that no row was given to."""
+    """Return the classes that have test rows and are never predicted."""
     given = zip(metrics["per_class_n"], metrics["predicted_n"], strict=True)
     return [k for k, (rows, predicted) in enumerate(given) if rows and not predicted]
 

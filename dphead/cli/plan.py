@@ -80,7 +80,7 @@ def plan(
     on FEATURES use the noise of a private fit on --n-rows images, and are measured on
     held-out images. With --fits, FEATURES is the private features file. The command
     then uses no image, and prints whether the data set's budget allows all the fits.
-    Exit code 1: it does not. Nothing is charged.
+    If the budget does not allow them, the exit code is 1. Nothing is charged.
 
     \b
     dphead plan public.h5 --public-rows --n-rows 5000

@@ -108,7 +108,7 @@ def _pieces(
         if piece is None or stop > start:
             return None
         slots, size, made = piece
-        stop = start + size  # rows, of which padding comes last
+        stop = start + size  # rows; padding comes after them
         found.append((made, slice(start, stop)))
         start += slots
     return found if (start, stop) == (count, rows) else None

@@ -10,10 +10,10 @@ from dphead.privacy.statistic_base import Statistic
 from dphead.privacy.statistics import ClassSums
 from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
-# Counted in the code of `cpu` and `statistics`; tests check the memory bound. arrays of
-# a piece's scores: predictions, residuals, numpy's intermediate arrays
+# Numbers of arrays in the code of `cpu` and `statistics`. Tests check the bound.
+# arrays as large as a piece's scores: predictions, residuals, numpy's intermediates
 _SCORE_ARRAYS = 6
-# float64 arrays of rows that numpy converts to integers
+# float64 arrays as large as the rows, while numpy converts them to integers
 _CONVERSION_ARRAYS = 8
 
 

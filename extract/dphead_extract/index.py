@@ -28,10 +28,10 @@ _ENDING = ".digests"
 # Entry of pairs: a digest in another entry, and the canonical digest of its image.
 ALIASES = "aliases"
 _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
-# Two data sets are the same if they share more than _SAME of the larger one. Sharing
-# _NOTABLE of the smaller one is no accident (CIFAR-10 holds a few images twice), nor is
-# sharing _NOTABLE of one of the two with all other data sets together. Choices, not
-# measured.
+# Two data sets are the same if they share more than _SAME of the larger one. The user
+# must decide if they share _NOTABLE of the smaller one, or if other data sets together
+# hold _NOTABLE of either. Smaller shares occur by accident: CIFAR-10 holds a few images
+# twice. Choices, not measured.
 _SAME, _NOTABLE = 1 / 2, 1 / 20
 
 
@@ -59,8 +59,9 @@ class Overlap:
     def notable(self) -> bool:
         """Return whether the user must decide about the shared images.
 
-        True if at least a twentieth of the smaller data set is shared, or if images are
-        shared and a twentieth of one of the two is in all other data sets together.
+        True if images are shared and one of these holds: the shared images are at least
+        a twentieth of the smaller data set, or a twentieth of either data set is in
+        other data sets.
         """
         return self.shared > 0 and (
             self.shared >= _NOTABLE * min(self.own, self.theirs)

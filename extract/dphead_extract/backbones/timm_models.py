@@ -208,7 +208,7 @@ def _with_config(
         ) from error
     if foreign:
         raise ExtractError(
-            f"{str(path)!r} sets {min(foreign)}, which is no argument of a model. "
+            f"{str(path)!r} sets {min(foreign)}, which is not an argument of a model. "
             "Remove it."
         )
     if config.get("num_classes") is not None:

@@ -21,7 +21,7 @@ _WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
 
 
 class _Ignored:
-    """Stand for an object of a checkpoint that is no tensor, such as options."""
+    """Stand for an object of a checkpoint that is not a tensor, such as options."""
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -120,7 +120,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
     if not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ValueError("values that are no tensors")
+        raise ValueError("values that are not tensors")
     return state
 
 

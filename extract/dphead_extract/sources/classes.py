@@ -31,7 +31,7 @@ SPLITS = {
 _SPLIT_OF = SPLITS | {"0": "train", "1": "test", "2": "validation", "-1": "", "": ""}
 _UNLABELED = "-1"  # many data sets mark a row without a class by this label
 _MOST_CLASSES = 2**20  # largest `--classes N`; a choice, not measured
-# not in 1.05, where they are no leading zeros
+# zeros inside a number, as in 1.05, are not leading zeros
 _LEADING_ZEROS = re.compile(r"(?<![0-9.])0+(?=[0-9])")
 # the splits of a source if its layout or header says that it has splits
 _SPLIT_NAMES = ("train", "validation", "test", "none")
@@ -107,8 +107,8 @@ class Classes:
         """Return class codes, class names, and how the classes were declared.
 
         The name of a label (`name_of`) selects the class: the number 2 is the class
-        "2", not the third class. A missing label is no class, and neither is -1, unless
-        a class has this name. If no class is declared, integer labels of an array stay
+        "2", not the third class. A missing label has no class, and -1 has none unless a
+        class has this name. If no class is declared, integer labels of an array stay
         unchanged.
 
         Parameters
@@ -130,7 +130,7 @@ class Classes:
         Raises
         ------
         ExtractError
-            If classes must be declared, a label is no declared class, or two class
+            If classes must be declared, a label is not a declared class, or two class
             names differ only by white space around them.
         """
         declared = "classes-flag" if self.names is not None else ""

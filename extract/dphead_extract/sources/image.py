@@ -85,7 +85,7 @@ class Source(Roles):
     read : callable or None
         Returns the file bytes of a row.
     left_out : Counter
-        How many files, members or rows of the source are no rows here, by reason;
+        Numbers of files, members or rows of the source that are left out, by reason;
         private.
     doubts : list of str
         Lines about rows that may mean something else than was read; private.

@@ -106,7 +106,7 @@ class Layout:
         return [
             *split_doubts(unknown),
             f"images in {len(below)} folders below --layout {self}, whose names have "
-            f"no meaning: {below.total()} ({some}). If they are no copies, type "
+            f"no meaning: {below.total()} ({some}). If they are not copies, type "
             f"--layout {self}/any. If they are people, write a table with groups",
         ]
 

@@ -46,8 +46,8 @@ class TableFile:
     schema : pyarrow.Schema
         The columns and their types.
     separator : str
-        The separator of a CSV or TSV: of a comma, a semicolon and a tab the one that
-        gives the header the most names. "" for other files.
+        The separator of a CSV or TSV: a comma, semicolon or tab. The one by which the
+        header has the most names. "" for other files.
 
     Raises
     ------
@@ -150,7 +150,8 @@ class TableFile:
     def _header(self, separators: str) -> list[str]:
         """Return the names in the first line of a CSV, and note the separator.
 
-        Raises ExtractError if that line is a row: numbers that do not count up.
+        Raises ExtractError if the line is a row of numbers, not a header. Numbers that
+        count up can name columns.
         """
         self.separator = separators[0]
         with self.path.open("rb") as file:
