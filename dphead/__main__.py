@@ -44,7 +44,7 @@ class Output(io.FileIO):
         return len(data)
 
 
-class Screen(io.TextIOWrapper):
+class _Screen(io.TextIOWrapper):
     """Write text with escapes for the codes that a terminal would obey (`printable`).
 
     Names of files and classes, and messages of servers, may hold such codes.
@@ -151,7 +151,7 @@ def _tolerant_streams() -> Output:
         if codecs.lookup(encoding).name == "ascii":
             # otherwise click writes UTF-8 to the stream below this one
             encoding = "utf-8"
-        stream = Screen(
+        stream = _Screen(
             io.BufferedWriter(files[-1]),
             encoding,
             "surrogateescape" if encoding == "utf-8" else "backslashreplace",

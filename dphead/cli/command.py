@@ -38,39 +38,6 @@ def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], 
     return declare
 
 
-class Sectioned(click.Command):
-    """Group the options of a command's help by their `option_group`.
-
-    An option without a heading, such as --help, comes under "What is printed".
-    """
-
-    def format_options(
-        self, ctx: click.Context, formatter: click.HelpFormatter
-    ) -> None:
-        """Write the options by section, in the sections' order."""
-        found: dict[str, list[tuple[str, str]]] = {}
-        for option in self.get_params(ctx):
-            title = getattr(option, "heading", PRINTED)
-            record = option.get_help_record(ctx)
-            if isinstance(option, click.Option) and record is not None:
-                found.setdefault(title, []).append(record)
-        for title, records in found.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does, and keep the given options for `--config`."""
-        given: Mapping[str, Any] = {}
-        if not ctx.resilient_parsing:
-            given, _, _ = self.make_parser(ctx).parse_args(list(args))
-        ctx.meta[_GIVEN] = given = {
-            k: v for k, v in given.items() if isinstance(v, str | bool | list)
-        }
-        rest = super().parse_args(ctx, args)
-        ctx.meta[_GIVEN] = dict(ctx.default_map or {}) | given
-        return rest
-
-
 def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     """Use a TOML file's values as the command's defaults, which typed options override.
 
@@ -116,8 +83,11 @@ def _toml(value: Any, number: bool) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-class WithOptions(Sectioned):
+class WithOptions(click.Command):
     """Give a command the options that a dataclass declares.
+
+    The help has a section for each heading. An option without a heading, such as
+    --help, comes under "What is printed".
 
     Parameters
     ----------
@@ -164,10 +134,31 @@ class WithOptions(Sectioned):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and replace the path of `--config` by the text of a run.toml."""
+        given: Mapping[str, Any] = {}
+        if not ctx.resilient_parsing:
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        ctx.meta[_GIVEN] = given = {
+            k: v for k, v in given.items() if isinstance(v, str | bool | list)
+        }
         rest = super().parse_args(ctx, args)
+        ctx.meta[_GIVEN] = dict(ctx.default_map or {}) | given
         if "config" in ctx.params:
             ctx.params["config"] = self._config_text(ctx)
         return rest
+
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write the options by section, in the sections' order."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            title = getattr(option, "heading", PRINTED)
+            record = option.get_help_record(ctx)
+            if isinstance(option, click.Option) and record is not None:
+                found.setdefault(title, []).append(record)
+        for title, records in found.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
     def _config_text(self, ctx: click.Context) -> str:
         """Return the given options as text of a run.toml, for `--config`.

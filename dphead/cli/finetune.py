@@ -21,7 +21,7 @@ _SET = (
 )
 
 
-class WithTraining(WithOptions):
+class _WithTraining(WithOptions):
     """Add the settings of a training as options."""
 
     def settings(self) -> list[click.Parameter]:
@@ -41,7 +41,7 @@ class WithTraining(WithOptions):
 
 
 @click.command(
-    cls=WithTraining,
+    cls=_WithTraining,
     declared="dphead.finetune.options:FinetuneOptions",
     without="ignore_labels",
 )

@@ -105,7 +105,7 @@ def fit_files(
             only_cpu = options.backend in ("numpy", "reference")
             hosts = opened.enter_context(joined(options.processes, only_cpu))
         rows, file = _open_rows(options, opened)
-        plan, about = plan_head(options, rows, file, hosts)
+        plan, about = _plan_head(options, rows, file, hosts)
         given = (options, rows, file)
         if hosts is not None and not hosts.first:
             head = _prepare(plan, about, *given, hosts).serve()
@@ -177,7 +177,7 @@ def plan_fits(
     with ExitStack() as opened:
         rows, file = _open_rows(options, opened)
         plans = {
-            epsilon: plan_head(replace(options, epsilon=epsilon), rows, file)
+            epsilon: _plan_head(replace(options, epsilon=epsilon), rows, file)
             for epsilon in dict.fromkeys(epsilons)
         }
         about = plans[epsilons[0]][1]
@@ -187,7 +187,7 @@ def plan_fits(
         return *try_plans(announced, about, options.ledger), each
 
 
-def plan_head(
+def _plan_head(
     options: FitOptions,
     rows: FeaturesRows,
     file: FeaturesFile,

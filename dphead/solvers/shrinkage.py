@@ -26,7 +26,7 @@ SHRUNK_EDGE_SHARE = 0.3
 _NEARLY_ZERO = 1e-12
 
 
-def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
+def _shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
     """Return the exact matrix's average along each noisy eigenvector.
 
     values (d,) are the noisy eigenvalues e_i. The result is
@@ -48,7 +48,7 @@ def shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
 def shrunk_gram(gram: Released) -> np.ndarray:
     """Return the released Gram matrix (d, d) with shrunk eigenvalues, none negative."""
     values, vectors = gram.value.__array_namespace__().linalg.eigh(gram.value)
-    return (vectors * shrunk_spectrum(values, gram.noise_sd)) @ vectors.T
+    return (vectors * _shrunk_spectrum(values, gram.noise_sd)) @ vectors.T
 
 
 def shrunk_weights(gram: Released, sums: Released, ridge: float) -> np.ndarray:
@@ -71,7 +71,7 @@ def shrunk_weights(gram: Released, sums: Released, ridge: float) -> np.ndarray:
     """
     xp = gram.value.__array_namespace__()
     values, vectors = xp.linalg.eigh(gram.value)
-    seen = shrunk_spectrum(values, gram.noise_sd)
+    seen = _shrunk_spectrum(values, gram.noise_sd)
     right = vectors.T @ center_classes(sums.value)
     inverse = 1 / (seen + ridge)[:, None]
     span, missing = _between_classes(right, sums.noise_sd, values - seen)
