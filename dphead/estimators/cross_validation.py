@@ -101,7 +101,7 @@ def cross_validate(
         raise ValueError(
             "`cross_validate` needs a classifier of dphead and an array, got "
             f"{typed(estimator)} and {typed(X)}. Load the rows of a features file "
-            "first."
+            "first, and pass the data set's ledger as `ledger`."
         )
     if isinstance(X, DeviceRows):  # a score after the charge would fail
         X.require_one_process()
@@ -129,13 +129,14 @@ def cross_validate(
         own = type(estimator)(**given)
         own._charge = charged
         fitted.append(own.fit(X, rest, groups))
+        own._is_fold = True
         score = np.nan
         if len(left_out):
             score = own.score(_safe_indexing(X, left_out), labels[left_out])
         scores.append(score)
     assert charged.plan is not None
-    plan = charged.plan
-    return CrossValidation(np.array(scores), fitted, plan.epsilon, plan.delta)
+    plan = charged.plan.seeded(estimator.random_state)
+    return CrossValidation(np.array(scores), fitted, plan.epsilon_spent(), plan.delta)
 
 
 class _OneCharge:

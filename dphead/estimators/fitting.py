@@ -450,6 +450,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         facts: dict[str, Any],
     ) -> None:
         """Write a run folder. The function `save` writes the head or the network."""
+        if vars(self).get("_is_fold"):
+            raise ValueError(
+                "a classifier of `cross_validate` has no run of its own, because one "
+                "charge covers all folds. Fit again to save a run."
+            )
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])
         about = beside_others(self._about, out, ledger.path, tuning, charged=True)

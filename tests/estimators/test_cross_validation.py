@@ -33,6 +33,15 @@ def test_a_budget_that_ends_between_two_folds_is_not_charged_at_all():
     assert found.epsilon == pytest.approx(ledger.spent(1e-3).epsilon, rel=1e-9)
 
 
+def test_a_fold_has_the_seeds_epsilon_and_no_run_of_its_own(tmp_path):
+    """Its report would list some releases of the charge of all folds."""
+    model = DPLeastSquaresClassifier(random_state=0, **GIVEN)
+    found = cross_validate(model, X, Y, folds=2)
+    assert found.epsilon == found.estimators[0].ledger_.spent(1e-3).epsilon == np.inf
+    with pytest.raises(ValueError, match="no run of its own"):
+        found.estimators[1].save(tmp_path / "run")
+
+
 def test_the_charge_is_the_sum_of_the_folds_fits():
     one, apart = Ledger(), Ledger()
     model = DPSGDClassifier(epsilon=2.0, steps=3, sampling_prob=0.2, **GIVEN)
