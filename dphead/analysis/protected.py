@@ -98,9 +98,9 @@ def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) 
     if group_cap is None:
         return f"one {thing}"
     counted = f"{group_cap} means" if group_mean else group_cap
-    return (
-        f"one person (group) with all their {thing}s, of which at most {counted} count"
-    )
+    # the row of a network that protects groups is their mean
+    counted = "one mean counts" if counted == "1 means" else f"{counted} count"
+    return f"one person (group) with all their {thing}s, of which at most {counted}"
 
 
 def about_people(data: dict[str, Any]) -> str | None:

@@ -175,7 +175,7 @@ class DPFinetuneClassifier(PrivateClassifier):
                 f"group_cap={cap} needs `groups`, the group of each image. Pass "
                 "`groups`, or drop `group_cap`."
             )
-        ids = None if groups is None else group_ids(groups, len(x))
+        ids = None if groups is None else group_ids(as_arrays(groups)[0], len(x))
         rows = ImageRows(x, positions(given_labels, names), ids, cap)
         # Use facts.n_rows from here on: under add_remove len(x) is private.
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)

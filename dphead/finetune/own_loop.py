@@ -274,7 +274,7 @@ class PrivateTraining:
                 "both or neither."
             )
         x, y = _arrays(*self.rows, names, self.vocabulary)
-        ids = None if cap is None else group_ids(self.groups, len(x))
+        ids = None if cap is None else group_ids(as_arrays(self.groups)[0], len(x))
         rows = ImageRows(x, y, ids, cap)
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         self._network = self._network_for(x, len(names))

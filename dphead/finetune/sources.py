@@ -327,6 +327,8 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     """
     if data.digests is None:
         return data
+    if options.group_cap and options.ledger != IN_MEMORY and not has_home():
+        RowGroups("", data.groups).compared(None, protects=True)  # raises
     system, new = options.people, options.new_people
     people = People(people_index() if has_home() else None, system, new)
     people = people.of_same(options.same_data_as)

@@ -20,11 +20,11 @@ from dphead.finetune.options import FinetuneOptions
 from dphead.finetune.own_loop import PrivateTraining
 from dphead.finetune.rows import ImageRows, group_places
 from dphead.finetune.settings import ModelSpec, Settings
-from dphead.finetune.sources import load_data
+from dphead.finetune.sources import identified, load_data
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import SumTask
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.sampling import NO_GROUP
 from dphead.privacy.transform import RowTransform
 from dphead.sums.hosts import bounds
@@ -201,7 +201,7 @@ def test_a_group_is_sampled_and_charged_once_whatever_its_number_of_images(
     assert all(set(i.tolist()) <= set(range(n)) for _, i in sampled)
     event = GaussianEvent(1.0, 5 / n, 4)
     assert model.privacy_.epsilon == accounting.compose_epsilon([event], 1e-3)
-    assert "one group" in model.privacy_.protected_unit
+    assert "at most one mean counts" in model.privacy_.protected_unit
     assert model.privacy_.n_rows == n
     with pytest.raises(ValueError, match="group"):  # the ledger's unit is a group
         alone = classifier(ledger=ledger, group_cap=None, protect="image")
@@ -237,6 +237,16 @@ def test_the_command_protects_groups_and_says_so(tmp_path):
     assert "one group" in dphead("check", tmp_path / "run").out
     (fit,) = Ledger(ledger).fits()
     assert {r["group_cap"] for r in fit["releases"]} == {1}
+
+
+def test_groups_without_a_home_are_refused_before_the_charge(tmp_path, monkeypatch):
+    """Without its key, later fits could group the same images in other ways."""
+    images_file(tmp_path / "images.npz", group=np.arange(60) // 3)
+    monkeypatch.setenv("DPHEAD_HOME", "relative")
+    asked = options(tmp_path, ledger=tmp_path / "l.sqlite")
+    data = load_data(asked, asked.features, "train")
+    with pytest.raises(LedgerError, match="needs DPHEAD_HOME"):
+        identified(asked, data, None)
 
 
 def test_each_process_reads_the_images_of_its_own_groups(tmp_path):

@@ -484,7 +484,7 @@ def test_a_folder_needs_a_ledger_that_a_resume_finds(tmp_path):
 def test_a_resume_with_other_groups_is_refused(tmp_path, monkeypatch):
     """Under one charge, each person is in one group only."""
     given = {"ledger": tmp_path / "l.sqlite", "folder": tmp_path / "run"}
-    given |= {"group_cap": 4, "groups": np.arange(40) // 4}
+    given |= {"group_cap": 4, "groups": torch.arange(40) // 4}
     with pytest.raises(Crash), training(model := module(), **given) as private:
         assert "People are recognized only" in " ".join(private.privacy.notes)
         taken(private, optimizer_of(model), until=2)
@@ -529,6 +529,15 @@ def test_a_checkpoint_that_cannot_be_read_does_not_replace_releases(tmp_path):
         assert private.step == 2
         assert type(optimizer.param_groups[0]["lr"]) is float
         assert torch.equal(next(private)["1.weight"], before[2])
+
+
+def test_a_saved_training_predicts_the_declared_classes(tmp_path):
+    given = {"ledger": tmp_path / "l.sqlite", "folder": tmp_path / "run"}
+    with training(module(), steps=1, **given) as private:
+        next(private)
+    loaded = DPFinetuneClassifier.load(given["folder"], model=module())
+    found = loaded.predict(images()[0].transpose(0, 2, 3, 1))
+    assert set(found.tolist()) <= set(range(3))
 
 
 def test_rows_may_be_tables():
