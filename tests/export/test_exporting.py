@@ -1,6 +1,7 @@
 """Heads for other software: they score as dphead does, and carry their guarantee."""
 
 import json
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from safetensors import safe_open
 from dphead.analysis.metrics import predicted_classes, probabilities
 from dphead.analysis.sealed import write_json
 from dphead.export import heads, sklearn_head, torch_head
-from dphead.export.exporting import export
-from dphead.export.trained import tensors_of
+from dphead.export.exporting import FORMATS, export
+from dphead.export.trained import Trained, tensors_of
+from dphead.export.words import example
 from dphead.fit.head_file import open_head, save_head
 from dphead.privacy.axes import PublicAxes
 from dphead.privacy.loss import LOSSES
@@ -168,6 +170,16 @@ def test_the_guarantee_goes_with_the_head(run, tmp_path):
         assert file.metadata()["dphead.statement"] == stated
     about = (tmp_path / "out/README.md").read_text()
     assert "(2, 1e-05)-differentially private" in words(about)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_each_format_has_an_example_of_its_use(run, to):
+    """Otherwise `export` fails when the files are written."""
+    trained, found = Trained(run, *open_head(run), {}, None), ""
+    for takes in ("images", "features"):
+        with suppress(KeyError):
+            found += example(trained, to, takes, "folder")
+    assert '"folder' in found
 
 
 def test_the_documented_examples_run_where_dphead_cannot_be_imported(run, tmp_path):
