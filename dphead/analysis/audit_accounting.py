@@ -25,7 +25,7 @@ _LARGEST_LOSS = 128.0  # largest absolute loss of the composition
 _OUTCOMES = 100_001  # points of one release, within TAILS deviations of its means
 _TAILS = 12.0
 _RATIO_TAILS = 7.0  # deviations covered by an allocated step's likelihood ratio
-_RATIO_CELLS = 2**20  # cells of its grid
+_RATIO_CELLS = 2**20  # cells of the grid of this likelihood ratio
 RELATIVE_ERROR = 0.01  # for sampled batches, as tested against exact values
 
 

@@ -154,7 +154,7 @@ def _print(r: dict[str, Any]) -> None:
     ]
     rows = []
     for name, key, claimed in lines:
-        # bounds from below are rounded down, costs and claims up
+        # round lower bounds down, and claims and recomputed epsilons up
         bound = rounded_up if key == "recomputed_epsilon" else rounded_down
         numbers = (bound, r[key]), (bound, best.get(key)), (rounded_up, claimed)
         rows.append([name, *("-" if v is None else to(v) for to, v in numbers)])

@@ -70,8 +70,8 @@ class Newton:
         """Return the centering releases, then a gradient and m Hessians per step."""
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         gradient, hessians = self._statistics(facts)
-        # Both releases of a step use the same rows. Their joint cost could be 1.286/σ²
-        # instead of 2/σ² (no row is worst for both), which is not used.
+        # Both releases of a step use the same rows. The plan charges 2/σ² for both. No
+        # row is the worst case of both, so 1.286/σ² could suffice.
         share = self.hessian_share / self.steps
         step = [
             PlannedRelease(
