@@ -95,7 +95,7 @@ def test_groups_have_more_noise_and_are_on_one_side(digits):
     # a look-alike without groups: all rows count, for people of four
     assumed = at_one(digits, group_cap=4)
     assert alone.unit == "one row"
-    assert capped.unit.startswith("one group")
+    assert capped.unit.startswith("one person (group)")
     for found in (capped, assumed):
         assert found.points[0].accuracy < alone.points[0].accuracy - 0.02
     # fewer of a group's rows count than there are: less is learned of them
