@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks import accounting, figures, tables
 
 # with a README of their own, rendered from rows
-EXPERIMENTS = ("faults", "peers", "scale")
+EXPERIMENTS = ("adapters", "faults", "peers", "scale", "steps")
 
 
 def write() -> list[Path]:

@@ -136,9 +136,10 @@ class Part:
             entries and squares up to 2**53 exactly.
         """
         used = factor[:, None] > 0  # select rows, since nan * 0 is nan
+        every = bool(used.all())
         sums, squared = [], torch.zeros_like(factor)
         for part in self.columns:
-            whole = torch.where(used, part, 0.0).double()
+            whole = (part if every else torch.where(used, part, 0.0)).double()
             whole.mul_(factor[:, None]).trunc_()
             sums.append(whole.sum(dim=0))
             squared += whole.square_().sum(dim=1)
