@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 from copy import copy
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -29,11 +29,14 @@ class DeviceRows:
         If a row is not whole on a device, or a process has rows with a gap.
     """
 
+    shared: ClassVar[int] = 0  # arrays shared with other processes so far
+
     def __init__(self, x: Any) -> None:
         import jax
 
         self.shape, self.dtype, self.ndim = x.shape, np.dtype(np.float32), x.ndim
         self.is_shared = not x.is_fully_addressable  # with other processes
+        DeviceRows.shared += self.is_shared
         # of every process, so that all of them refuse the same arrays
         self.slots_of = _slots_of_processes(x)
         runs = [*self.slots_of.values()]
@@ -208,11 +211,12 @@ def jax_array(x: Any) -> Any:
         )
     if x.ndim == 2 and str(x.dtype) in _FLOATS:
         return DeviceRows(x)
-    if x.is_fully_replicated and x.addressable_shards:
+    # labels: with features that all processes hold, each would make a fit of its own
+    if x.ndim < 2 and x.is_fully_replicated and x.addressable_shards:
         x = x.addressable_data(0)
     if not x.is_fully_addressable:
         raise ValueError(
-            f"Each process must have all labels and groups, got a part of {x.shape}. "
-            "Pass them as numpy arrays."
+            f"Several processes share an array of shape {x.shape} and type {x.dtype}. "
+            "Pass features as float32, and labels and groups as numpy arrays."
         )
     return np.asarray(x)

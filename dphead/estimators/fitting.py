@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -21,6 +22,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dphead.analysis.protected import about_people
+from dphead.data.device_rows import DeviceRows
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
 from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
@@ -498,7 +500,14 @@ def _on_processes(fit: Fit[_T], data: TrainingData) -> Fit[_T]:
     memory = fit.summer.kept.memory
     whole: Any = data.sizes  # process 0 needs only the sizes of all rows
     settings = f"{fit.digest()} {fit.backend}"
-    agreed = {"settings": settings, "n_rows": str(fit.sizes.n_rows)}
+    labels = np.ascontiguousarray(data.labels())
+    agreed = {
+        "settings": settings,
+        "n_rows": str(fit.sizes.n_rows),
+        "labels": sha256(labels.tobytes()).hexdigest(),
+        # else a process that left a fit early would join the one before
+        "the number of fits so far": str(DeviceRows.shared),
+    }
     return replace(
         fit,
         summer=VerifiedSum(fit.summer.block_sum, parts=parts, memory=memory),

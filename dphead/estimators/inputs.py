@@ -81,6 +81,8 @@ class TrainingData:
         The processes that hold the rows of a jax array; None for one process.
     groups : RowGroups or None
         The groups of a features file; None for arrays.
+    labels : callable
+        Function that returns the labels of all processes' rows.
     """
 
     rows: Callable[[], Rows]
@@ -92,6 +94,7 @@ class TrainingData:
     notice: Callable[[], str] = str
     hosts: Hosts | None = None
     groups: RowGroups | None = None
+    labels: Callable[[], Any] = list
 
 
 def is_path(x: Any) -> bool:
@@ -195,6 +198,7 @@ def of_arrays(
         source_of_arrays(n_features, [str(name) for name in names]),
         RowSizes(n_rows, n_features, cap, has_sets),
         hosts=hosts,
+        labels=labels,
         **more,
     )
 

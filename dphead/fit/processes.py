@@ -18,7 +18,7 @@ from dphead.sums.hosts import Hosts, LostProcess
 
 # digests, and the number of rows, which is private under add_remove
 _NOT_SHOWN = {
-    *("n_rows", "features", "config", "settings", "weights"),
+    *("n_rows", "features", "labels", "config", "settings", "weights"),
     "gradients of random images",
 }
 

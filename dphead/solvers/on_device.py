@@ -68,6 +68,7 @@ def own_settings() -> Iterator[Any]:
         jax.debug_nans(False),  # a factor of an indefinite matrix is NaN
         jax.debug_infs(False),
         jax.debug_key_reuse(False),
+        jax.array_garbage_collection_guard("allow"),
         jax.transfer_guard("allow"),
         jax.no_tracing(False),
         _no_mesh(),

@@ -22,7 +22,7 @@ _OPTIMIZER = Setting("Optimizer of optax.", _KNOWN)
 _PER_EXAMPLE = "DifferentiallyPrivateAggregateState"
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
 # operations that call Python, whose code has no digest and may fail after the charge
-_CALLBACK = re.compile(r"\b(pure|io)_callback\[")
+_CALLBACK = re.compile(r"\b((?:pure|io|debug)_callback|debug_print)\[")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class OptaxDescent(GradientDescent):
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the releases of `GradientDescent`.
 
-        Raises ValueError if the transformation needs more than gradient and weights.
+        Raises ValueError if the transformation needs more than gradient and weights, or
+        cannot take a step.
         """
         self.identity(facts)
         return super().plan(facts)
@@ -91,10 +92,11 @@ class OptaxDescent(GradientDescent):
     def identity(self, facts: ProblemInfo) -> str:
         """Return text that differs for solvers that take other steps.
 
-        A transformation is named by the operations that jax traces, without computing
-        them: its functions have other addresses in each process.
+        A transformation is named by the operations that jax traces: its functions have
+        other addresses in each process. What an inner `jit` closes over has no part.
 
-        Raises ValueError if the optimizer needs more than gradient and weights.
+        Raises ValueError if the optimizer needs more than gradient and weights, or if
+        it cannot take a step.
         """
         import jax
 
@@ -106,7 +108,7 @@ class OptaxDescent(GradientDescent):
             found, out = jax.make_jaxpr(function, return_shape=True)(*given)
             text = str(found)
             if call := _CALLBACK.search(text):
-                raise ValueError(f"it has a {call[1]}_callback, which jax cannot trace")
+                raise ValueError(f"it has a {call[1]}, which jax cannot trace")
             digest.update(_ADDRESS.sub("", text).encode())
             for one in found.consts:
                 is_key = jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key)
@@ -125,6 +127,9 @@ class OptaxDescent(GradientDescent):
                     why = f"it returns {found}"
                 elif jax.tree.flatten(before) != jax.tree.flatten(state):
                     why = "its state changes its shape at every step"
+                else:  # what cannot be compiled or run would end a charged fit
+                    first = self._start(np.zeros(shape))
+                    first.advance(np.zeros(shape), 0.0, self)
             except Exception as error:  # errors of optax or of a user's own functions
                 why = " ".join(str(error).split()[:40])
         if _PER_EXAMPLE in str(jax.tree.structure(state)):

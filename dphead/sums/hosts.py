@@ -125,7 +125,8 @@ class Hosts:
         return LostProcess(
             f"The run lost one of its {self.count} processes "
             f"({str(error).splitlines()[0][:200]}). Start all processes again with "
-            "the same commands to resume under the same charge."
+            "the same commands. A fit in a folder goes on under its charge; a fit of "
+            "arrays is charged again."
         )
 
     def total(self, value: np.ndarray) -> np.ndarray:

@@ -354,6 +354,11 @@ try:
     dpx.fit(copies, y, method="dp-sgd", steps=2, **given)
 except ValueError as error:
     told.append(str(error))
+whole = jax.make_array_from_process_local_data(copies.sharding, x.astype(np.int32))
+try:
+    dpx.fit(whole, y, method="dp-sgd", steps=2, **given)
+except ValueError as error:
+    told[-1] += str(error)
 def regress():
     dphead.DPRegressor(bounds=(0, 2), delta=1e-4).fit(copies, y)
 def validate():
@@ -374,6 +379,15 @@ told.append(hasattr(own.model, "ledger_"))
 labels = jax.make_array_from_process_local_data(NamedSharding(placed.mesh, P()), y)
 own.model.fit(features, labels)
 told.append([retried, ledger.count_fits(), hasattr(own.model, "ledger_")])
+out_of_step = ""
+for number in range(2):
+    if number * index:
+        DeviceRows(features)  # as of a fit that process 0 did not begin
+    try:
+        dpx.fit(features, (y + (1 - number) * index) % 3, method="dp-sgd", **given)
+    except ValueError as error:
+        out_of_step += str(error)
+told.append(out_of_step)
 with jax.disable_jit():
     told.append(Hosts(index, 2).texts(str(index)))
 print(json.dumps(told))
@@ -385,7 +399,7 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     running = [Fork(tmp_path, PROCESS, address, i) for i in range(2)]
     done = [one.wait(120) for one in running]
     assert [one.code for one in done] == [0, 0], done
-    heads, ledgers, refusals, copies, *reads, fits, again, texts = zip(
+    heads, ledgers, refusals, copies, *reads, fits, again, apart, texts = zip(
         *(json.loads(one.out.splitlines()[-1]) for one in done), strict=True
     )
     model = DPHeadClassifier(
@@ -395,11 +409,16 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     assert heads == (model.head_.weights.tobytes().hex(),) * 2
     assert ledgers == (True, False)
     assert all("differ in settings" in text for text in refusals)
-    assert all("an equal part" in text for text in copies)  # not a fit on each
+    for text in copies:  # not a fit on each
+        assert "an equal part" in text
+        assert "type int32. Pass features as float32" in text
     assert fits == (True, True)  # each charged a ledger of its own
     # the second budget only, and only of process 0; no charge for components
     assert again == ([1, 1, True], [0, 0, False])
     assert texts == (["0", "1"],) * 2  # else `agree` would compare nothing
+    for text in apart:
+        assert "differ in labels" in text
+        assert "differ in the number of fits so far" in text
     assert len(reads) == 4
     assert all("Several processes share" in text for texts in reads for text in texts)
 

@@ -115,6 +115,20 @@ def refused():
             lambda g, state, _: (jax.pure_callback(np.sign, g, g), state),
         ),
     )
+    yield (
+        "debug_callback, which jax cannot trace",
+        optax.GradientTransformation(
+            lambda weights: (),
+            lambda g, state, _: (jax.debug.callback(int, g[0, 0]), (g, state))[1],
+        ),
+    )
+    yield (
+        "not_a_target",  # traced, and fails when it is compiled
+        optax.GradientTransformation(
+            lambda weights: (),
+            lambda g, state, _: (jax.ffi.ffi_call("not_a_target", g)(g), state),
+        ),
+    )
     yield "or GradientTransformation", 3
 
 
