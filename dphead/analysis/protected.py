@@ -129,6 +129,17 @@ def about_people(data: dict[str, Any]) -> str | None:
     )
 
 
+def budget_is(ledger: dict[str, Any]) -> str:
+    """Return "guarantee", "limit of a sum" or "none", for a ledger's budget.
+
+    `ledger` is a report's entry "ledger". After a merge, a budget was not fixed before
+    all fits. It still limits the plain sum, but is no guarantee for it.
+    """
+    if ledger["budget"] is None:
+        return "none"
+    return "limit of a sum" if ledger.get("is_sum") else "guarantee"
+
+
 def public_statement(report: dict[str, Any]) -> str:
     """Return the report's statement, with the ledger's name but not its folder.
 

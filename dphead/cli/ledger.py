@@ -131,7 +131,8 @@ def _spent(book: Any, as_json: bool) -> None:
     check_undamaged(book)
     fits = book.fits()
     if as_json:
-        print_json({"budget": book.budget(), "fits": fits}, indent=None)
+        limit = {"budget": book.budget(), "is_sum": book.is_sum()}
+        print_json({**limit, "fits": fits}, indent=None)
         return
     if book.path != IN_MEMORY:
         say("Ledger", book.path)

@@ -22,6 +22,7 @@ from dphead.analysis.metrics import never_predicted
 from dphead.analysis.protected import (
     NETWORK,
     about_people,
+    budget_is,
     is_vague,
     kind_of,
     made_of_images,
@@ -148,7 +149,8 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
     where = " in this ledger" if ledger["elsewhere"] else ""
     what = f"all {n_fits} fits{where}, none chosen by the results of another,"
     total = (ledger["total_epsilon"], ledger["delta"])
-    if (limit := ledger["budget"]) and not ledger["is_sum"]:
+    if budget_is(ledger) == "guarantee":
+        limit = ledger["budget"]
         budget = as_declared(limit["epsilon"])
         what = f"all fits{where} that the budget of epsilon {budget} allows"
         total = (limit["epsilon"], limit["delta"])

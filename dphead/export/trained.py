@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead import __version__
-from dphead.analysis.protected import made_of_images, parts_of, public_statement
+from dphead.analysis.protected import (
+    budget_is,
+    made_of_images,
+    parts_of,
+    public_statement,
+)
 from dphead.analysis.records import read_run
 from dphead.analysis.sealed import plain
 from dphead.privacy.loss import loss_named
@@ -139,15 +144,17 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """
     report = read_run(run).report
     found = {key: report["guarantee"][key] for key in _GUARANTEE}
+    ledger = report["ledger"]
+    promised = budget_is(ledger) == "guarantee"
     digest = hashlib.sha256((run / "report.json").read_bytes()).hexdigest()
     return plain(
         {
             **found,
-            "budget_of_all_fits": report["ledger"]["budget"],
+            "budget_of_all_fits": ledger["budget"] if promised else None,
             "tuning": report["tuning"],
             "statement": public_statement(report),
             "class_names": facts["class_names"],
-            "fit_id": report["ledger"]["fit_id"],
+            "fit_id": ledger["fit_id"],
             "head_sha256": facts.get("tensors_sha256"),
             "report_sha256": digest,
             "dphead": __version__,

@@ -17,6 +17,7 @@ from dphead.analysis.profiles import (
 )
 from dphead.analysis.protected import (
     about_people,
+    budget_is,
     kind_of,
     name_counted,
     name_unit,
@@ -76,6 +77,7 @@ def _statement(report: dict[str, Any]) -> str:
         report=report,
         g=report["guarantee"],
         ledger=ledger,
+        budget_is=budget_is(ledger),
         kind=kind_of(report),
         thing=name_unit_in(report),
         things=name_counted(report),

@@ -19,6 +19,7 @@ from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT
 from dphead.analysis.records import read_run
+from dphead.export.trained import guarantee_of
 from dphead.fit import loop, run, run_folder
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
@@ -188,8 +189,14 @@ def test_a_merged_budget_that_holds_is_no_guarantee_for_the_sum(tmp_path, clinic
     assert report["data"]["people"] == {"system": clinic, "new": False}
     assert "it is no guarantee for their sum" in report["statement"]
     assert "fixed before the first fit" not in report["statement"]
-    page = words((tmp_path / "run/report.html").read_text())
-    assert "a limit was fixed before the first fit" not in page
+    run, after = tmp_path / "run", "fixed before the first fit"
+    for options in ((), ("--card",), ("--dpia",)):
+        text = words(fitted("report", run, *options, "-o", "-").out)
+        assert "no guarantee for their sum" in text and after not in text
+    assert after not in words(dphead("check", run).out)
+    assert guarantee_of(run, {"class_names": []})["budget_of_all_fits"] is None
+    shown = json.loads(fitted("ledger", "show", two, "--json").out)
+    assert shown["is_sum"] and shown["budget"]["epsilon"] == 3
     said = refusal("fit", two, "-o", tmp_path / "no", *FIT, "--epsilon", 2.95)
     assert "exceed the budget" in said
 

@@ -17,6 +17,7 @@ from dphead.analysis.check import MISSED, UNTOLD, check, unshown_classes
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import (
     about_people,
+    budget_is,
     describe_input,
     is_vague,
     kind_of,
@@ -110,6 +111,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "sentence": _sentence(report, limits) if limits else "",
         "statement": public_statement(report),
         "about_people": about_people(report["data"]),
+        "budget_is": budget_is(report["ledger"]),
         "limits": limits,
         "rates": REPORTED_RATES,
         "replaced": replaced,

@@ -8,13 +8,14 @@ from commands import (
     fit,
     fitted,
     refused,
+    words,
 )
 from commands import (
     dphead as run_dphead,
 )
 
 from dphead.analysis.card.model_card import metadata, model_card
-from dphead.analysis.card.page import page
+from dphead.analysis.card.page import dpia, page
 from dphead.analysis.records import read_run
 
 
@@ -44,6 +45,21 @@ def test_a_model_card_has_results_where_test_rows_are_public_alone(folder):
     assert "model-index" not in front(private)
     assert "accuracy on public test rows" not in private
     assert "No accuracy was released." in private
+
+
+def test_no_document_calls_the_limit_of_a_sum_a_guarantee(folder):
+    """After a merge, the budget was not fixed before all fits."""
+    report = read_run(folder / "public").report
+    before = {"fixed before the first fit", "fixed beforehand"}
+    for make in (page, dpia, model_card):
+        assert any(part in words(make(report)) for part in before)
+    report["ledger"]["is_sum"] = True
+    report["statement"] = ""
+    for make in (page, dpia, model_card):
+        text = words(make(report))
+        assert not any(part in text for part in before)
+        assert "the limit was not fixed before all fits" in text
+        assert "ε = 5 was not" in text if make is model_card else "of 5" in text
 
 
 def test_names_in_a_model_card_are_text(folder):
