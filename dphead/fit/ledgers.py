@@ -162,6 +162,8 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
         If the people were not recorded in the index of people, or if their ledger is
         not the ledger of the id system. No value of a row but its group decides this,
         for the data holder alone.
+    ExtractError
+        If people who were declared new are in a data set with another ledger.
     """
     counted = counted_in(rows.dataset_id)
     declared = rows.people or _declared_in(counted)
@@ -193,6 +195,8 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
             "were declared. If they were declared elsewhere, or not yet, type "
             f"{rows.command(declared['system'], people.new)}."
         )
+    if people.new:
+        people.check(rows.dataset_id, rows.ids)
     return people.record
 
 

@@ -124,8 +124,8 @@ def _check_merge(
     sources: list[Ledger], target: Ledger, people: People, not_private: bool
 ) -> None:
     """Raise LedgerError if ledgers cannot be merged, before anything is written."""
+    check_merge(sources, target)
     for source in sources:
-        check_merge(source, target)
         declared = json.loads(source.meta(PEOPLE) or "null")
         if declared is not None and declared["system"] != people.system:
             raise LedgerError(

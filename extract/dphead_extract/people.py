@@ -164,7 +164,8 @@ class People:
         entry = np.empty(0, np.uint64)
         if dataset_id is not None:
             entry = self.index.images(dataset_id)
-        if len(entry) and self._mark("system", self.system) not in entry:
+        system = self._mark("system", self.system)
+        if len(entry) and system not in entry:
             raise ExtractError(
                 f"Data set {dataset_id} belongs to another id system than "
                 f"{self.system!r}. Type the name of that system."
@@ -177,12 +178,28 @@ class People:
                 "cannot check that their people are new. Complete the column of ids, "
                 "or drop --new-people."
             )
-        people, own = self._digests(groups), self._ledger_of(dataset_id)
+        people = self._digests(groups)
+        whose = f"of {len(people):,} people"
+        self._refuse_known(people, whose, dataset_id, joining)
+        if self.new:  # also of files that were not declared new, or not to the end
+            others = entry[entry != system]
+            whose = "people in files of this data set"
+            self._refuse_known(others, whose, dataset_id, joining)
+
+    def _refuse_known(
+        self,
+        people: np.ndarray,
+        whose: str,
+        dataset_id: str | None,
+        joining: Collection[str],
+    ) -> None:
+        assert self.index is not None
+        own = self._ledger_of(dataset_id)
         for other in self.index.overlaps(people, but=dataset_id):
             theirs = self._ledger_of(other.dataset_id)
             if theirs != own and theirs not in joining:
                 raise ExtractError(
-                    f"{other.shared:,} of {len(people):,} people are also in data set "
+                    f"{other.shared:,} {whose} are also in data set "
                     f"{other.dataset_id} of the id system {self.system!r}. "
                     + self._remedy(theirs)
                 )
@@ -190,7 +207,11 @@ class People:
     def _remedy(self, theirs: str | None) -> str:
         """Return what to type if people are known in the ledger of `theirs`."""
         if self.new and theirs == self._system_id():
-            return "Drop --new-people: the system's data sets share one ledger."
+            return (
+                "Drop --new-people: the system's data sets share one ledger. If this "
+                "data set has features files, type `dphead ledger people "
+                f"{self.system} FILE` for each."
+            )
         merge = (
             "That data set has a ledger of its own. Type `dphead ledger people "
             f"{self.system} FILE` with a features file of it, to merge its ledger with "
@@ -232,7 +253,7 @@ class People:
         self.index.settle(write=True)
         system = self._mark("system", self.system)
         digests = groups_digests(self.index, dataset_id, groups).values()
-        marks = [self._rows_mark(rows, groups), *map(groups_mark, digests)]
+        marks = [self._rows_mark(rows, groups, self.new), *map(groups_mark, digests)]
         for found in (np.append(self._digests(groups), np.uint64(system)), marks):
             # also between the two: if a server loses the lock, another process may
             # record the same people, and each process sees those of the other
@@ -244,10 +265,14 @@ class People:
 
         Their data set has the ledger that its declaration says. Files of the same rows
         can have other groups, so the groups count too, and nothing else of the rows.
+        People who were not declared new, as by a merge that died, are not new. Those
+        who were can be merged later.
         """
         if self.index is None or self.system is None:
             return True
-        if self._rows_mark(rows, groups) not in self.index.images(dataset_id):
+        kept = self.index.images(dataset_id)
+        declared = (True,) if self.new else (False, True)
+        if not any(self._rows_mark(rows, groups, new) in kept for new in declared):
             return False
         return self.new == (self._ledger_of(dataset_id) != self._system_id())
 
@@ -281,9 +306,10 @@ class People:
             np.uint64,
         )
 
-    def _rows_mark(self, rows: str, groups: np.ndarray) -> int:
+    def _rows_mark(self, rows: str, groups: np.ndarray, new: bool) -> int:
         found = hashlib.sha256(np.unique(groups).astype("<i8").tobytes()).hexdigest()
-        return self._mark("rows", f"{self.system} {rows} {found}")
+        kind = "new rows" if new else "rows"
+        return self._mark(kind, f"{self.system} {rows} {found}")
 
     def _mark(self, kind: str, text: str) -> int:
         assert self.index is not None

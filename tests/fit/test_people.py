@@ -548,6 +548,24 @@ def test_ledgers_of_another_relation_are_not_merged(tmp_path, clinic):
     charged(two, relation="replace_one")
 
 
+@pytest.mark.parametrize("other", [{"relation": "replace_one"}, {"group_cap": None}])
+def test_all_ledgers_of_a_data_set_are_of_one_kind_or_none_is_declared(
+    tmp_path, clinic, other
+):
+    """The target is empty, so it agrees with each of them."""
+    one, noted = made(tmp_path, "one", 0), str(tmp_path / "noted.sqlite")
+    charged(one)
+    reserve(specs(1, 8.0, **{"group_cap": 2, **other}), Ledger(noted, id_of(one)))
+    note_ledger(noted, id_of(one))
+    with pytest.raises(LedgerError, match=r"of another .* cannot be merged"):
+        module.declare_people(one, clinic, False)
+    assert not people_index().knows(id_of(one))
+    assert open_ledger(None, id_of(one)).meta("people") is None
+    charged(one)
+    module.declare_people(one, clinic, True)
+    charge_groups(one)
+
+
 def test_a_file_of_another_home_is_declared_again(tmp_path, clinic, monkeypatch):
     """Its ledger would not be that of the id system there."""
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
@@ -594,6 +612,49 @@ def test_an_import_declares_all_files_of_its_data_set(tmp_path, clinic):
     assert "60 of 60" in refusal(*year(tmp_path, "c", 0)[1], *named[2:])
     fitted(*command)
     assert report_of(tmp_path / "run")["data"]["people"]["new"]
+
+
+def declared_half(features, clinic, monkeypatch, name="merge"):
+    """Declare a file's people as not new, and die."""
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            module.declare_people(features, clinic, False)
+
+
+def test_people_who_were_not_declared_new_are_not_new(tmp_path, clinic, monkeypatch):
+    """A declaration that dies has recorded them for a data set with new people."""
+    made(tmp_path, "s", 0, "--people", clinic)
+    one = made(tmp_path, "one", 100)
+    known = made(tmp_path, "known", 59, "--dataset-id", id_of(one))  # P-59 is in s
+    other = made(tmp_path, "other", 300, "--dataset-id", id_of(one))
+    module.declare_people(one, clinic, True)
+    charge_groups(one)
+    declared_half(other, clinic, monkeypatch)
+    with pytest.raises(LedgerError, match="not recorded here"):
+        people_of(other)
+    charge_groups(one)  # which has no person of another ledger
+    declared_half(known, clinic, monkeypatch)
+    with pytest.raises(LedgerError, match="not recorded here"):
+        people_of(known)
+    for found in (one, other):
+        with pytest.raises(ExtractError, match="1 people in files of this data set"):
+            module.declare_people(found, clinic, True)
+    with pytest.raises(ExtractError, match="Drop --new-people"):
+        charge_groups(one)
+    module.declare_people(known, clinic, False)
+    charge_groups(known)
+    assert people_of(one) == {"system": clinic, "new": False} and fits_of(one) == 3
+
+
+def test_all_files_of_a_data_set_have_new_people_or_none(tmp_path, clinic, monkeypatch):
+    """Nothing of it is declared, and a declaration dies."""
+    made(tmp_path, "s", 0, "--people", clinic)
+    one = made(tmp_path, "one", 100)
+    known = made(tmp_path, "known", 59, "--dataset-id", id_of(one))
+    declared_half(known, clinic, monkeypatch, "_fix")
+    with pytest.raises(ExtractError, match="1 people in files of this data set"):
+        module.declare_people(one, clinic, True)
 
 
 def test_people_of_a_shard_of_another_home_are_recorded_where_it_is_joined(

@@ -105,8 +105,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
             "Only ledgers of two data sets can be merged, got the data sets "
             f"{', '.join(map(str, ids))}."
         )
-    for source in sources:
-        check_merge(source, target)
+    check_merge(sources, target)
     # Fix relation, unit and budget first, so that no later fit makes the merge fail.
     with target.transaction(kept=lambda: not any(_fixed(s, target) for s in sources)):
         seals.check_undamaged(target)
@@ -139,15 +138,32 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         seals.check_undamaged(target)
 
 
-def check_merge(source: Ledger, target: Ledger) -> None:
-    """Raise LedgerError if a ledger cannot be merged into another one."""
-    seals.check_undamaged(source)
-    # a merged ledger's target can have moved with its home
-    merged = source.meta(MERGED) is not None and holds_all(source, target)
-    before = source.meta(MOVED)
-    if not (merged or before in (None, target.path)):
-        raise _moved_elsewhere(source, target, before)
-    _fixed(source, target)
+def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
+    """Raise LedgerError if ledgers cannot be merged into another one."""
+    for source in sources:
+        seals.check_undamaged(source)
+        # a merged ledger's target can have moved with its home
+        merged = source.meta(MERGED) is not None and holds_all(source, target)
+        before = source.meta(MOVED)
+        if not (merged or before in (None, target.path)):
+            raise _moved_elsewhere(source, target, before)
+    _check_kinds([*(s for s in sources if not holds_all(s, target)), target])
+
+
+def _check_kinds(books: Sequence[Ledger]) -> None:
+    """Raise LedgerError if the fits of ledgers differ in relation or unit."""
+    for key in ("relation", "group_cap"):
+        found = {book.path: value for book in books if (value := book.meta(key))}
+        # fits of several caps share a ledger (proofs/groups.md), but not with rows
+        kinds = {
+            value == "null" if key == "group_cap" else value: f"{value} in {path}"
+            for path, value in found.items()
+        }
+        if len(kinds) > 1:
+            raise LedgerError(
+                f"Ledgers with fits of another {key.replace('_', ' ')} cannot be "
+                f"merged, got {' and '.join(kinds.values())}."
+            )
 
 
 def _fix(source: Ledger, target: Ledger) -> None:
@@ -159,17 +175,8 @@ def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
     """Return the facts to fix in the target, or raise LedgerError if they differ."""
     if holds_all(source, target):
         return {}
+    _check_kinds([source, target])
     theirs, own = source.facts(), target.facts()
-    for key in ("relation", "group_cap"):
-        found = [one.get(key) for one in (theirs, own)]
-        # fits of several caps share a ledger (proofs/groups.md), but not with rows
-        kinds = {v == "null" if key == "group_cap" else v for v in found if v}
-        if len(kinds) > 1:
-            raise LedgerError(
-                f"Ledgers with fits of another {key.replace('_', ' ')} cannot be "
-                f"merged, got {own[key]} in {target.path} and {theirs[key]} in "
-                f"{source.path}."
-            )
     shared = ("relation", "group_cap", "accounting")
     new = {key: theirs[key] for key in shared if key in theirs and key not in own}
     budgets = source.budget(), target.budget()
