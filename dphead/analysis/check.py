@@ -12,11 +12,17 @@ from statistics import fmean
 from typing import Any
 
 from dphead.analysis.metrics import never_predicted
-from dphead.analysis.protected import kind_of, made_of_images, name_unit_in, parts_of
+from dphead.analysis.protected import (
+    budget_is,
+    kind_of,
+    made_of_images,
+    name_unit_in,
+    parts_of,
+)
 from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
-from dphead.privacy.rounding import rounded_up
+from dphead.privacy.rounding import as_declared, rounded_up
 
 _DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
 PRIVATE_METRICS = "private metrics stored"  # also found by `analysis.card.kept`
@@ -347,6 +353,26 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
             "Its total omits a fit that was released",
             f"Restore the ledger from a copy with {lost[1]}",
         )
+    now, own = run.ledger_now, run.report["data"].get("dataset_id")
+    if budget_is(ledger) == "guarantee" != budget_is(now):
+        total = f"epsilon {rounded_up(run.spent_now.epsilon)} at delta "
+        total += as_declared(now["delta"])
+        yield Finding(
+            "budget no longer a guarantee",
+            "ledgers were merged after this fit, so the report's budget of epsilon "
+            f"{as_declared(ledger['budget']['epsilon'])} does not hold for all fits",
+            f"The report says that it does. The plain sum of all fits is {total}",
+            "State this sum where you publish the run or its report",
+        )
+    people = run.report["data"].get("people") or {}
+    if people.get("new") and own and now.get("dataset_id") not in (None, own):
+        yield Finding(
+            "people no longer new",
+            "the report says that no other data set of the id system "
+            f"{people['system']} adds loss, but the people were declared again",
+            "Fits on other data sets of the id system can add to this epsilon",
+            "State the plain sum of the id system's ledger where you publish the run",
+        )
     for where in run.elsewhere:
         yield Finding(
             "fits in another ledger",
@@ -367,7 +393,8 @@ def notes(run: FinishedRun) -> list[str]:
         )
     elif len(run.fits) > ledger["fits"]:
         later = len(run.fits) - ledger["fits"]
-        more = "1 later fit" if later == 1 else f"{later} later fits"
+        kind = "more" if run.ledger_now.get("is_sum") else "later"  # merged: of any age
+        more = f"{later} {kind} fit{'' if later == 1 else 's'}"
         if run.merged:
             more = f"counted in the ledger {run.merged} now, with {later} more fits"
         found.append(

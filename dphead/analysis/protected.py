@@ -125,7 +125,7 @@ def about_people(data: dict[str, Any]) -> str | None:
     return (
         f"People are recognized by the id system {system}. Its data sets share the "
         f"ledger of data set {data['dataset_id']}, except data sets that were declared "
-        "to hold new people only"
+        "to hold new people only. Data sets outside the id system are not known"
     )
 
 

@@ -85,6 +85,8 @@ class FinishedRun:
     merged : str or None
         The ledger that the run's ledger was merged into, or moved to, after the fit. It
         has `fits`.
+    limit : dict or None
+        The "budget", "is_sum" and "dataset_id" of the ledger that has `fits`.
     """
 
     report: dict[str, Any]
@@ -95,6 +97,13 @@ class FinishedRun:
     fits: list[dict[str, Any]] | None
     elsewhere: tuple[str, ...] = ()
     merged: str | None = None
+    limit: dict[str, Any] | None = None
+
+    @property
+    def ledger_now(self) -> dict[str, Any]:
+        """Return the report's entry "ledger" with the budget that counts now."""
+        now = self.report["ledger"] | (self.limit or {})
+        return now | {"delta": now["budget"]["delta"]} if now["budget"] else now
 
     @cached_property
     def spent_now(self) -> Spent:
@@ -102,7 +111,7 @@ class FinishedRun:
         ledger = self.report["ledger"]
         if self.fits is None:
             return Spent(ledger["total_epsilon"], ledger["total_accountant"])
-        return _spent_in(self.fits, self.report)
+        return _spent_in(self.fits, self.report | {"ledger": self.ledger_now})
 
     def about_total(self) -> str:
         """Explain why `spent_now` exceeds the run's own epsilon (`about_sum`)."""
@@ -173,7 +182,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
                 "ledger.json has no such fit",
             )
     names = tuple(sorted(p.name for p in folder.iterdir())) if folder else ()
-    fits, merged = _ledger_fits(report, plan, ledger, file)
+    fits, merged, limit = _ledger_fits(report, plan, ledger, file)
     return FinishedRun(
         report,
         plan,
@@ -184,8 +193,10 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
         tuple(
             f"the ledger {one['path']} with fits on {one['of']}"
             for one in report["ledger"]["elsewhere"]
+            if str(located(one["path"], file.parent)) != merged
         ),
         merged,
+        limit,
     )
 
 
@@ -361,19 +372,19 @@ def _check_recorded(
 
 def _ledger_fits(
     report: dict[str, Any], plan: Plan, given: str | Path | None, file: Path
-) -> tuple[list[dict[str, Any]] | None, str | None]:
-    """Return all fits of the run's ledger, and the ledger it was merged into."""
+) -> tuple[list[dict[str, Any]] | None, str | None, dict[str, Any] | None]:
+    """Return all fits of the run's ledger, where it was merged into, and its limit."""
     path = given or located(report["ledger"]["path"], file.parent)
     if is_on_server(path):
         if given is None and team_url() is None:
-            return None, None
+            return None, None, None
     elif not Path(path).is_file():
         if given is not None:
             raise ValueError(
                 f"the ledger {path} does not exist. Pass its current path, or none to "
                 "use the path in the report."
             )
-        return None, None
+        return None, None, None
     # do not show a server's URL: it belongs to all data sets of the server
     on_server = is_on_server(given)
     book = Ledger(
@@ -385,6 +396,7 @@ def _ledger_fits(
     # a merge may have fixed a budget, or a smaller one, after the report
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place, all_there = moved_to(book)
+    limit = _limit(book)
     book.close()
     own = report["data"].get("dataset_id")
     if own is not None and theirs not in (None, own):
@@ -413,9 +425,18 @@ def _ledger_fits(
                 f"the ledger gives {total}",
             )
     if place is None or not all_there:
-        return fits, None
+        return fits, None, limit
     with closing(Ledger(place, read_only=True)) as book:
-        return book.fits(), place
+        return book.fits(), place, _limit(book)
+
+
+def _limit(book: Ledger) -> dict[str, Any]:
+    """Return the budget of a ledger, whether it is of a sum, and its data set."""
+    return {
+        "budget": book.budget(),
+        "is_sum": book.is_sum(),
+        "dataset_id": book.meta("dataset_id"),
+    }
 
 
 def _budget_in_words(budget: Any) -> str:

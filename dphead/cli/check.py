@@ -108,15 +108,21 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
 
 def _spent_now(run: Any) -> str:
     """Return text with the spent epsilon of the data set's ledger, and its budget."""
-    book = run.report["ledger"]
+    from dphead.analysis.protected import budget_is
+
+    book = run.ledger_now
     fits = book["fits"] if run.fits is None else len(run.fits)
     limit = book["budget"]
     of = f" of {as_declared(limit['epsilon'])}" if limit else ""
-    unlimited = "" if limit else "; no limit was fixed before the first fit"
+    told = {
+        "guarantee": "",
+        "limit of a sum": "; ledgers were merged, so the limit is no guarantee",
+        "none": "; no limit was fixed before the first fit",
+    }[budget_is(book)]
     return (
         f"epsilon {rounded_up(run.spent_now.epsilon)}{of} spent (delta "
         f"{as_declared(book['delta'])}) in {fits} fit{'s' if fits != 1 else ''}"
-        f"{unlimited}"
+        f"{told}"
     )
 
 

@@ -149,7 +149,9 @@ def test_one_known_person_is_no_new_person(store, tmp_path, clinic):
     # nor may they come back in a data set of the shared ledger
     said = refusal(*year(tmp_path, "three", 100)[1], "--people", clinic)
     assert "20 of 60 people" in said and f"dphead ledger people {clinic} FILE" in said
+    assert "no longer" not in dphead("check", tmp_path / "run").out
     fitted("ledger", "people", clinic, new)
+    assert "people no longer new" in dphead("check", tmp_path / "run").out
     fitted(*year(tmp_path, "three", 100)[1], "--people", clinic)
     assert counted_in(id_of(new)) == id_of(tmp_path / "three.h5")
 
@@ -172,7 +174,10 @@ def test_ledgers_that_exist_are_merged_and_count_the_sum(store, tmp_path, clinic
         assert fits_of(features) == 2
         command = ("fit", features, "-o", tmp_path / "no", *FIT, "--epsilon", 0.1)
         assert "exceed the budget" in refusal(*command)
-        assert dphead("check", tmp_path / f"{features.stem}.run").code == 1
+        checked = dphead("check", tmp_path / f"{features.stem}.run")
+        said = words(checked.out)
+        assert checked.code == 1 and "budget no longer a guarantee" in said
+        assert " of 2 spent (delta 0.001) in 2 fits; ledgers were merged, so" in said
     book = read_ledger(None, counted_in(id_of(one)))
     assert book.verify() == [] and book.is_sum()
 
@@ -366,6 +371,8 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(tmp_path, clinic):
     assert "now, with 1 more fits: the ledger's plain sum is now epsilon" in said
     assert "not counted" not in said and "another ledger" not in said
     head.save(tmp_path / "late")
+    said = words(dphead("check", tmp_path / "late").out)
+    assert "counted in the ledger" in said and "another ledger" not in said
     (elsewhere,) = report_of(tmp_path / "late")["ledger"]["elsewhere"]
     assert elsewhere["fits"] == 2 and system in elsewhere["path"]
 
