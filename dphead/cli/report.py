@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
+from dphead.cli.text import say
 
 
 @click.command()
@@ -44,7 +45,7 @@ def report(
     """
     from dphead.analysis.card.about import read_about
     from dphead.analysis.card.kept import ABOUT, rendered
-    from dphead.analysis.check import DERIVED
+    from dphead.analysis.check import DERIVED, outdated
     from dphead.analysis.records import read_run
     from dphead.privacy.atomic_write import write_text
 
@@ -52,6 +53,8 @@ def report(
         raise click.UsageError("`--card` and `--dpia` exclude each other. Remove one.")
     name = "README.md" if card else "dpia.html" if dpia else "report.html"
     finished: Any = read_run(run)
+    for finding in outdated(finished):
+        say("Note", f"! {finding.what}. {finding.todo}", err=True)
     folder = run if run.is_dir() else run.absolute().parent
     kept = folder / ABOUT
     stated = read_about(about or kept) if about or kept.is_file() else None

@@ -142,9 +142,9 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     ValueError
         If the report was modified.
     """
-    report = read_run(run).report
+    finished = read_run(run)
+    report, ledger = finished.report, finished.ledger_now
     found = {key: report["guarantee"][key] for key in _GUARANTEE}
-    ledger = report["ledger"]
     promised = budget_is(ledger) == "guarantee"
     digest = hashlib.sha256((run / "report.json").read_bytes()).hexdigest()
     return plain(

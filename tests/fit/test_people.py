@@ -178,6 +178,10 @@ def test_ledgers_that_exist_are_merged_and_count_the_sum(store, tmp_path, clinic
         said = words(checked.out)
         assert checked.code == 1 and "budget no longer a guarantee" in said
         assert " of 2 spent (delta 0.001) in 2 fits; ledgers were merged, so" in said
+        run = tmp_path / f"{features.stem}.run"
+        told = words(fitted("report", run, "-o", tmp_path / "page").err)
+        assert "does not hold for all fits. State the plain sum of all fits" in told
+        assert guarantee_of(run, {"class_names": []})["budget_of_all_fits"] is None
     book = read_ledger(None, counted_in(id_of(one)))
     assert book.verify() == [] and book.is_sum()
 
