@@ -331,7 +331,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
         RowGroups("", data.groups).compared(None, protects=True)  # raises
     system, new = options.people, options.new_people
     people = People(people_index() if has_home() else None, system, new)
-    people = people.of_same(options.same_data_as)
+    people = people.of_same(options.same_data_as, data.groups)
     named = people.data_set(_named(options))
     known = index.overlaps(data.digests) if index is not None else []
     recorded = not options.dry_run

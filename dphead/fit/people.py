@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from dphead_extract.features.format import open_features
@@ -28,7 +28,7 @@ from dphead.privacy.ledger.moving import (
     merge,
 )
 from dphead.privacy.ledger.server import is_on_server
-from dphead.privacy.ledger.store import MERGED, MOVED, PEOPLE
+from dphead.privacy.ledger.store import MERGED, MOVED, PEOPLE, HeldLedger
 
 
 def declare_people(
@@ -84,9 +84,10 @@ def declare_people(
         people.check(dataset_id, groups, joining)
         book = open_ledger(None, counts)
         with holding(book):
+            _check_copies(dataset_id, book)
             merged = [
                 opened.enter_context(closing(ledger))
-                for ledger in (_ledgers_of(dataset_id, book) if merging else ())
+                for ledger in (_ledgers_of(dataset_id) if merging else ())
             ]
             _check_merge(merged, book, people, not_private)
             compared = charged.compared(people.record, protects=True)
@@ -168,12 +169,11 @@ def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
         seals.seal(book)
 
 
-def _ledgers_of(dataset_id: str, target: Ledger) -> Iterator[Ledger]:
+def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
     """Open every known ledger of a data set. Make its own ledger if it has none.
 
     A closed ledger without fits still tells which ledger counts the data set.
     """
-    _check_copies(dataset_id, target)
     own = str(ledger_name(None, dataset_id))
     places = [*dict.fromkeys((own, *known_ledgers(dataset_id)))]
     for place in places:
@@ -194,10 +194,15 @@ def _ledgers_of(dataset_id: str, target: Ledger) -> Iterator[Ledger]:
 def _check_copies(dataset_id: str, target: Ledger) -> None:
     """Raise LedgerError if a ledger that was copied here counts the data set."""
     for path in sorted((ledger_home() / "ledgers").glob("*.sqlite")):
-        with suppress(LedgerError), closing(Ledger(path, read_only=True)) as book:
-            theirs, counted = book.meta("dataset_id"), counted_data_sets(book)
-            if dataset_id in counted and theirs != target.meta("dataset_id"):
-                break
+        try:
+            with closing(Ledger(path, read_only=True)) as book:
+                theirs, counted = book.meta("dataset_id"), counted_data_sets(book)
+        except HeldLedger:
+            raise
+        except LedgerError:
+            continue
+        if dataset_id in counted and theirs != target.meta("dataset_id"):
+            break
     else:
         return
     raise LedgerError(

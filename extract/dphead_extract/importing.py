@@ -127,10 +127,10 @@ def import_features(
         classes, or undeclared labels or splits. Later: if all rows are masked, or
         a text is not clearly a number. The unfinished file is then removed.
     """
-    people = options.people.of_same(options.same_data_as)
-    options = replace(options, people=people)
     table = open_embeddings(options.source, options.columns, options.schema)
     n_rows, groups, doubts = _survey(table, options)
+    people = options.people.of_same(options.same_data_as, groups)
+    options = replace(options, people=people)
     header = _make_header(table, options, n_rows)
     with ExitStack() as stack:
         with people.held():

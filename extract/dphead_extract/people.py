@@ -102,12 +102,18 @@ class People:
             return None
         return {"system": self.system, "new": self.new}
 
-    def of_same(self, path: str | Path | None) -> People:
-        """Return the declaration of a features file of the same rows, if it has one."""
+    def of_same(
+        self, path: str | Path | None, groups: np.ndarray | None, first: int = 0
+    ) -> People:
+        """Return the declaration of a features file of the same rows, if it has one.
+
+        `groups` are those of the rows from `first` on. Raises ExtractError if they
+        differ from the file's, unless their id system is declared by `--people`.
+        """
         theirs = None
         if path is not None:
             with open_features(path) as file:
-                theirs, theirs_id = file.people, file.dataset_id
+                theirs, theirs_id, known = file.people, file.dataset_id, file.group
             if theirs is not None and theirs["new"] and self.index is not None:
                 # its ledger can have been merged later
                 same = replace(self, system=theirs["system"], new=True)
@@ -120,6 +126,16 @@ class People:
                 f"--same-data-as names a file with the id system {theirs['system']!r}"
                 f"{' and new people' if theirs['new'] else ''}. Drop --people and "
                 "--new-people: a file of the same rows takes them over."
+            )
+        if groups is not None and not (
+            known is not None
+            and np.array_equal(groups, known[first : first + len(groups)])
+        ):
+            raise ExtractError(
+                f"The groups differ from those of {path}, which are ids of the id "
+                f"system {theirs['system']!r}. Name the same column of ids. If these "
+                f"are ids of that system too, type --people {theirs['system']}"
+                f"{' --new-people' * theirs['new']}."
             )
         return replace(self, system=theirs["system"], new=theirs["new"])
 

@@ -153,12 +153,12 @@ def extract(
         raise ExtractError(
             f"--amp needs a GPU, got --device {device.type}. Remove --amp."
         )
-    people = options.people.of_same(options.same_data_as)
-    options = replace(options, people=people)
     source = source or options.opened()
     n_rows = min(source.n_rows, options.limit or source.n_rows)
     beyond = source.n_rows - n_rows
     part = source.part(*options.shard.rows(n_rows, options.block_rows))
+    people = options.people.of_same(options.same_data_as, part.group, part.first)
+    options = replace(options, people=people)
     if not options.skip_unreadable:  # check before hours of decoding
         _refuse_unreadable(source, dict.fromkeys(source.missing, MISSING))
     several = [options, *beside]

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -243,8 +244,9 @@ def test_a_budget_counts_at_the_place_that_its_ledger_was_merged_into(
     (other / f"ledgers/{id_of(one)}.others").unlink()
     copy = other / "ledgers" / Path(merged.path).name
     copy.write_bytes(Path(merged.path).read_bytes())
-    with pytest.raises(LedgerError, match="belongs to an id system of another home"):
-        module.declare_people(one, clinic, False)
+    for new in (False, True):
+        with pytest.raises(LedgerError, match="to an id system of another home"):
+            module.declare_people(one, clinic, new)
     assert not people_index().knows(id_of(one))
 
 
@@ -304,6 +306,20 @@ def test_later_files_of_rows_that_were_merged_share_the_ledger(tmp_path, clinic)
     assert f"id system {clinic}: its data sets share" in words(fitted(*command).out)
 
 
+def test_a_declaration_is_not_taken_over_for_other_groups(tmp_path, clinic):
+    """Files of the same rows by patient and by row have no common person."""
+    for name, more in (("one", ()), ("new", ("--new-people",))):
+        one = made(tmp_path, name, 60 * len(more), "--people", clinic, *more)
+        again, command = year(tmp_path, f"again-{name}", 60 * len(more))
+        rows = dict(np.load(command[2]))
+        rows["group"] = [f"R-{name}-{i}" for i in range(len(rows["label"]))]
+        np.savez(command[2], **rows)
+        said = refusal(*command, "--same-data-as", one)
+        assert f"type --people {' '.join((clinic, *more))}." in said
+        assert not again.exists() and "The groups differ" in said
+        fitted(*command, "--same-data-as", one, "--people", clinic, *more)
+
+
 def test_a_home_can_move_with_its_merged_ledgers(tmp_path, clinic, monkeypatch):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one = made(tmp_path, "one", 0)
@@ -316,6 +332,26 @@ def test_a_home_can_move_with_its_merged_ledgers(tmp_path, clinic, monkeypatch):
     module.declare_people(one, clinic, False)
     assert fits_of(one) == 2
     assert [one.fits for one in charged_elsewhere(id_of(one))] == [2]
+
+
+def test_a_home_can_move_before_the_fits_of_a_merge_are_copied(
+    tmp_path, clinic, monkeypatch
+):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one, moved = made(tmp_path, "one", 0), tmp_path / "moved"
+    charge_groups(one)
+    own = open_ledger(None, id_of(one))
+    declared = partial(module.declare_people, one, clinic, False)
+    for _ in died_everywhere(monkeypatch, declared):
+        if own.meta("merged"):
+            break
+    assert counted_in(id_of(one)) == id_of(one)  # closed, and not copied
+    home = ledger_home()
+    home.rename(moved)
+    home.mkdir()
+    monkeypatch.setenv("DPHEAD_HOME", str(moved))
+    module.declare_people(one, clinic, False)
+    assert fits_of(one) == 1
 
 
 def test_a_ledger_takes_no_other_groups_while_it_is_merged(

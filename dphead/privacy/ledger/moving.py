@@ -1,6 +1,7 @@
 """Move or merge a data set's ledger, so that one ledger counts its fits."""
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from dphead.privacy.ledger.schema import (
     TABLES,
     LedgerError,
 )
+from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import COUNTS, MERGED, MOVED, PEOPLE, SUM
 
 _FIT_IDS = select(FITS.c.fit_id)
@@ -142,10 +144,16 @@ def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
     """Raise LedgerError if ledgers cannot be merged into another one."""
     for source in sources:
         seals.check_undamaged(source)
-        # a merged ledger's target can have moved with its home
-        merged = source.meta(MERGED) is not None and holds_all(source, target)
         before = source.meta(MOVED)
-        if not (merged or before in (None, target.path)):
+        if before in (None, target.path):
+            continue
+        # a merged ledger's target can have moved with its home, also before the fits
+        # were copied
+        moved = source.meta(MERGED) == target.meta("dataset_id") and not (
+            is_on_server(before) or os.path.lexists(before)
+        )
+        merged = source.meta(MERGED) is not None and holds_all(source, target)
+        if not (merged or moved):
             raise _moved_elsewhere(source, target, before)
     _check_kinds([*(s for s in sources if not holds_all(s, target)), target])
 
