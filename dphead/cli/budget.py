@@ -115,8 +115,9 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
     without a guarantee, print nothing.
     """
     from dphead.fit.files import is_features_file
-    from dphead.fit.ledgers import read_ledger
+    from dphead.fit.ledgers import ledger_path, read_ledger
     from dphead.fit.run_folder import interrupted
+    from dphead.privacy.ledger.server import team_url
 
     plan, source = fit.announced, fit.about.source
     with closing(read_ledger(options.ledger, source.dataset_id)) as book:
@@ -131,6 +132,9 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
     if options.ledger is None and not is_features_file(options.features):
         name = "budget.sqlite"  # images have no ledger before their first fit
         then = [f"Then add --ledger {name} to this command."]
+        if source.people and not source.people["new"] and team_url() is None:
+            # the id system's own ledger, into which other ledgers are merged
+            name, then = shlex.quote(str(ledger_path(None, source.dataset_id))), []
     total = max(3.0, math.ceil(plan.epsilon))  # 3 is an example
     budget = f"--epsilon {total:g} --delta {as_declared(plan.delta)}"
     command = f"dphead ledger budget {name} {budget}"

@@ -93,14 +93,21 @@ def _people(
     
     dphead ledger people clinic-records 2024.h5 2025.h5
     """
-    from dphead.fit.people import declare_people
+    from dphead.fit.people import declare_people, of_another_home
 
     for file in files:
         values.check_there("a features file", file)
+        foreign = of_another_home(file)
         book, merged = declare_people(file, system, new_people, not_private)
         for place in merged:
             say("Merged", f"{place}, which takes no more charges")
         print_people({"system": system, "new": new_people})
+        if foreign:
+            say(
+                "Fits",
+                f"! {file} was declared with another DPHEAD_HOME or DPHEAD_LEDGER. If "
+                "it was fitted there, the ledger here does not count those fits",
+            )
         _spent(book, False)
 
 

@@ -191,8 +191,9 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
     if not same or not people.recorded(rows.dataset_id, rows.rows, rows.ids):
         raise LedgerError(
             f"The people in {found} are not recorded here, so dphead cannot tell "
-            "which ledger counts them. Set DPHEAD_HOME and DPHEAD_LEDGER as when they "
-            "were declared. If they were declared elsewhere, or not yet, type "
+            "which ledger counts them. If they were declared or fitted with another "
+            "DPHEAD_HOME or DPHEAD_LEDGER, set it: the ledger there has these fits. A "
+            "declaration here does not count them. If there are none, type "
             f"{rows.command(declared['system'], people.new)}."
         )
     if people.new:
@@ -351,7 +352,7 @@ def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewher
     The list includes missing and unreadable ledgers, because they may hold fits. It is
     empty without a data set id or without DPHEAD_HOME.
     """
-    return [one for one in _others(dataset_id, *own) if one.fits != 0]
+    return [one for one in other_ledgers(dataset_id, *own) if one.fits != 0]
 
 
 def check_alone(
@@ -371,7 +372,7 @@ def check_alone(
     budget : mapping or None
         The budget of that ledger.
     """
-    for other in _others(dataset_id, own):
+    for other in other_ledgers(dataset_id, own):
         merged = other.shares and (
             "Repeat the command `dphead ledger people` of each features file: it "
             "merges all ledgers, or names the ledger that they were merged into."
@@ -544,7 +545,7 @@ def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
             ledger.before_commit = lambda: None
 
 
-def _others(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
+def other_ledgers(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     """Return ledgers other than the run's that may have fits on a data set's rows.
 
     One ledger can count several data sets, so look at the images of each of them, and

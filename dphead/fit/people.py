@@ -17,6 +17,7 @@ from dphead.fit.ledgers import (
     ledger_name,
     note_ledger,
     open_ledger,
+    other_ledgers,
     people_index,
 )
 from dphead.privacy.ledger import Ledger, LedgerError, seals
@@ -90,6 +91,8 @@ def declare_people(
                 for ledger in (_ledgers_of(dataset_id) if merging else ())
             ]
             _check_merge(merged, book, people, not_private)
+            if merging:
+                _check_target(book, merged)
             compared = charged.compared(people.record, protects=True)
             for ledger in merged:
                 compared.compare(ledger)
@@ -105,6 +108,12 @@ def declare_people(
         if merging:
             people.join(dataset_id)
     return book, [ledger.path for ledger in merged]
+
+
+def of_another_home(path: Path) -> bool:
+    """Return whether a features file was declared in another home, and not yet here."""
+    with open_features(path) as file:
+        return file.people is not None and not people_index().knows(file.dataset_id)
 
 
 def record_joined(path: Path) -> None:
@@ -135,6 +144,21 @@ def _check_merge(
                 f"people {declared['system']}."
             )
     _confirm_infinite(sources, target, not_private)
+
+
+def _check_target(target: Ledger, sources: list[Ledger]) -> None:
+    """Raise LedgerError if no fit could be charged to the ledger after the merge."""
+    budget = any(book.budget() is not None for book in (target, *sources))
+    places = [source.path for source in sources]  # of an interrupted merge
+    for other in other_ledgers(target.meta("dataset_id"), target.path):
+        refuses = other.budget is not None or (budget and other.fits != 0)
+        if refuses and other.path not in places:
+            raise LedgerError(
+                f"The id system has {other}. A budget counts all fits, so after a "
+                f"merge into {target.path} each fit would be refused. Nothing was "
+                "declared. Keep both ledgers: for a person in both, their epsilons add "
+                "up."
+            )
 
 
 def _confirm_infinite(sources: list[Ledger], target: Ledger, not_private: bool) -> None:

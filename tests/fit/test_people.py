@@ -320,6 +320,22 @@ def test_a_declaration_is_not_taken_over_for_other_groups(tmp_path, clinic):
         fitted(*command, "--same-data-as", one, "--people", clinic, *more)
 
 
+@pytest.mark.parametrize("limited", ["noted", "own"])
+def test_a_merge_that_would_refuse_all_fits_is_refused(tmp_path, clinic, limited):
+    """The id system's fits are in another ledger than its own, one with a budget."""
+    two, one = made(tmp_path, "two", 0, "--people", clinic), made(tmp_path, "one", 0)
+    other = tmp_path / "other.sqlite"
+    noted = Ledger(other, id_of(two))
+    fix_budget(noted if limited == "noted" else open_ledger(None, id_of(one)), 3, 1e-3)
+    charge_groups(two, other)
+    charge_groups(one)
+    with pytest.raises(LedgerError, match="each fit would be refused") as found:
+        module.declare_people(one, clinic, False)
+    assert str(other) in str(found.value) and not people_index().knows(id_of(one))
+    charge_groups(two, other)
+    charge_groups(one)
+
+
 def test_a_home_can_move_with_its_merged_ledgers(tmp_path, clinic, monkeypatch):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one = made(tmp_path, "one", 0)
@@ -624,7 +640,10 @@ def test_a_file_of_another_home_is_declared_again(tmp_path, clinic, monkeypatch)
         said = refusal("fit", features, "-o", run, *FIT)
         assert "not recorded here" in said
         assert " ".join(("ledger people", clinic, str(features), *more)) in said
-        fitted("ledger", "people", clinic, features, *more)
+        done = fitted("ledger", "people", clinic, features, *more)
+        assert "does not count those fits" in words(done.out)
+        done = fitted("ledger", "people", clinic, features, *more)
+        assert "does not count those fits" not in words(done.out)
         fitted("fit", features, "-o", run, *FIT)
         assert report_of(run)["data"]["people"]["new"] == bool(more)
     shared = People(people_index(), clinic).shared_id
