@@ -233,7 +233,12 @@ class People:
             f"{self.system} FILE` with a features file of it, to merge its ledger with "
             f"the system's{_OF_IMAGES}"
         )
-        return f"{merge}, and drop --new-people." if self.new else f"{merge}."
+        if not self.new:
+            return f"{merge}."
+        return (
+            f"{merge}, and drop --new-people. If it has no file, because the command "
+            f"that wrote it failed, write this file with --dataset-id {theirs}."
+        )
 
     def check_ledger(self, dataset_id: str) -> None:
         """Raise ExtractError if the data set has another ledger than declared."""

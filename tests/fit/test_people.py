@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import re
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -815,6 +816,23 @@ def test_an_import_that_dies_after_its_people_are_recorded_is_resumed(
         with pytest.raises(ZeroDivisionError):
             dphead(*command)
     fitted(*command)
+    assert people_of(output) == {"system": clinic, "new": True}
+
+
+def test_an_import_that_failed_is_repeated_with_the_id_that_it_recorded(
+    tmp_path, clinic
+):
+    """Its unfinished file was removed, and its people are known."""
+    output, command = year(tmp_path, "one", 0)
+    rows, command = dict(np.load(command[2])), (*command, "--people", clinic)
+    command = (*command, "--new-people")
+    np.savez(tmp_path / "one.npz", **rows | {"features": rows["features"] * np.nan})
+    assert "not finite" in refusal(*command)
+    np.savez(tmp_path / "one.npz", **rows)
+    said = words(refusal(*command))
+    named = re.search("with (--dataset-id) ([0-9a-f]{32})[.]", said)
+    assert named and not output.exists(), said
+    fitted(*command, *named.groups())
     assert people_of(output) == {"system": clinic, "new": True}
 
 
