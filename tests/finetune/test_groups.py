@@ -234,7 +234,7 @@ def test_the_command_protects_groups_and_says_so(tmp_path):
     assert report["data"]["n_rows"] == 14  # of 40 images
     assert report["method"]["settings"]["images_of_a_group"] == 2
     assert "The number of training groups, 14, is public" in report["statement"]
-    assert "one group" in dphead("check", tmp_path / "run").out
+    assert "one person (group)" in dphead("check", tmp_path / "run").out
     (fit,) = Ledger(ledger).fits()
     assert {r["group_cap"] for r in fit["releases"]} == {1}
 
