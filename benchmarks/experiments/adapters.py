@@ -11,6 +11,9 @@ Opacus trains the same module with the same noise multiplier. "auto" is
 `DPAutoClassifier` on the pooled features of the network without fine-tuning.
 """
 
+# Opacus comes with the extra `bench` only.
+# pyright: reportMissingImports=false
+
 import time
 from collections import OrderedDict, defaultdict
 from pathlib import Path

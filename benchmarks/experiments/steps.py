@@ -6,6 +6,9 @@ time is CPU time, so other work on the machine matters less. A cell is the media
 turns (best to worst), then the median ratio of a turn to dphead's.
 """
 
+# Opacus comes with the extra `bench` only.
+# pyright: reportMissingImports=false
+
 import time
 import warnings
 from collections.abc import Callable
