@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from dphead.analysis.metrics import never_predicted
 from dphead.analysis.protected import (
     budget_is,
     kind_of,
@@ -286,7 +285,7 @@ def unshown_classes(report: dict[str, Any]) -> list[int] | None:
     if len(report["data"]["class_names"]) < 2:
         return []
     if test is not None and report.get("test_is") == "public":
-        return never_predicted(test)
+        return [k for k, rows in enumerate(test["predicted_n"]) if not rows]
     if released is not None:
         return [k for k, one in enumerate(released["each"]) if one["low"] <= 0]
     return None

@@ -246,6 +246,8 @@ def test_classes_that_public_rows_or_released_numbers_do_not_show_are_named(run)
     (finding,) = check(read_run(run))
     assert finding.name == "class never predicted"
     assert finding.what.endswith(f"given to any public test image: {labels[0]}")
+    change(run, test={"per_class_n": [0, *test["per_class_n"][1:]]})
+    assert "class never predicted" in names(run)  # nor is a class without test rows
     seen = {"accuracy": 0.3, "low": 0.1, "high": 0.5}
     each = [*[seen] * (len(labels) - 1), seen | {"low": 0.0}]
     change(run, test=None, test_is=None, class_accuracy={"each": each})

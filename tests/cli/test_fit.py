@@ -30,6 +30,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from dphead.analysis import check
+from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.tradeoff import detection_limits
 from dphead.cli import budget, summary
 from dphead.estimators.classifiers import DPAutoClassifier
@@ -550,6 +551,13 @@ def test_a_fit_names_classes_that_no_released_number_shows_as_check_and_card_do(
     said = words(" ".join(summary._accuracy(report, None)))
     assert f"of the released accuracies: {CLASSES[2]}. Measure them" in said
     assert untold not in said
+
+    # classes 1 and 2 are never predicted, and class 2 has no public test row
+    test = evaluate_scores(np.eye(3)[[0, 0]], np.array([0, 1]))
+    public = {"test": test, "test_is": "public", "test_rows": "other rows"}
+    said = words(" ".join(summary._accuracy(report | public, test)))
+    assert f"given to any public test row: {CLASSES[2]}. Measure them" in said
+    assert f"{CLASSES[1]} is never predicted" in said
 
     help_missed = check.help_missed
     assert help_missed(report).startswith("--method auto --balanced, a larger")
