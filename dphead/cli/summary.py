@@ -196,7 +196,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     yield from worst_class(report)
     unshown = unshown_classes(report)
     # exact figures of the test rows name their own missed classes below
-    named = never_predicted(test) if report["test_is"] == "public" else []
+    named = never_predicted(test) if test and report["test_is"] == "public" else []
     if missed := [k for k in unshown or () if k not in named]:
         yield f"! {name_unshown(report, missed)}. Measure them with `dphead evaluate`"
     if test is None:
