@@ -196,9 +196,10 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     yield from worst_class(report)
     unshown = unshown_classes(report)
     # exact figures of the test rows name their own missed classes below
-    named = never_predicted(test) if test and report["test_is"] == "public" else []
-    if missed := [k for k in unshown or () if k not in named]:
-        yield f"! {name_unshown(report, missed)}. Measure them with `dphead evaluate`"
+    never = never_predicted(test) if test else []
+    exact = never if report["test_is"] == "public" else []
+    if others := [k for k in unshown or () if k not in exact]:
+        yield f"! {name_unshown(report, others)}. Measure them with `dphead evaluate`"
     if test is None:
         if unshown is None:
             yield f"! {UNTOLD}. {MEASURE_CLASSES}"
@@ -210,15 +211,15 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         if report["test_is"] == "public"
         else "private, not in the report"
     )
-    others = " of other patients" if report["test_rows"] == "other groups" else ""
-    yield f"{_measured(test)} on {test['n']:,} test {things}{others}: {scope}"
+    whose = " of other patients" if report["test_rows"] == "other groups" else ""
+    yield f"{_measured(test)} on {test['n']:,} test {things}{whose}: {scope}"
     if report["test_rows"] == "training rows":
         yield f"! some or all are training {things}: not an accuracy on new {things}"
     if none := test["n_without_class"]:
         yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
     names = report["data"]["class_names"]
     yield from missed_classes(test, names, things, help_missed(report))
-    weak = [k for k in _weak_classes(test) if k not in never_predicted(test)]
+    weak = [k for k in _weak_classes(test) if k not in never]
     named = [
         tied(f"{names[position]} ({_percent(test['per_class_accuracy'][position])})")
         for position in weak[:_NAMED_CLASSES]
