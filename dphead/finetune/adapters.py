@@ -74,7 +74,8 @@ def adapt(
         parent, _, own = name.rpartition(".")
         chosen = name not in last and _takes_update(layer) and wanted(f"{name}.weight")
         if adapter == "lora" and chosen:
-            setattr(layers[parent], own, LowRank(layer, rank, generator))  # pyright: ignore[reportArgumentType] - `_takes_update`
+            update = LowRank(layer, rank, generator)  # pyright: ignore[reportArgumentType]
+            setattr(layers[parent], own, update)
             found = True
     if not found or not last:
         raise ValueError(
