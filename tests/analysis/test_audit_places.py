@@ -1,6 +1,6 @@
 """Rows in every place, rows without effect, and large releases without rows.
 
-A correct method passes with certainty, because no test here depends on chance.
+A correct method passes with certainty. The chance to miss a defect is negligible.
 """
 
 from dataclasses import replace
@@ -52,10 +52,11 @@ def test_a_correct_method_passes_in_every_place(method, relation):
 def test_a_group_of_any_id_is_capped(monkeypatch):
     assert failed(group_cap=2) == set()
 
-    def of_one_group(groups, cap, shape):
-        return sampling.within_cap(groups, cap or 99) | (groups != groups.max())
+    def of_odd_ids(groups, cap, shape):
+        return sampling.within_cap(groups, cap or 99) | (groups % 2 == 0)
 
-    monkeypatch.setattr(arrays, "within_group_cap", of_one_group)
+    # 24 slots have random ids: all are even, or all odd, with a chance of 2**-24
+    monkeypatch.setattr(arrays, "within_group_cap", of_odd_ids)
     assert failed(group_cap=2) >= {"movement by the canary: each slot and group"}
 
 
