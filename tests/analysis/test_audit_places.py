@@ -76,7 +76,9 @@ def test_one_slot_of_which_a_row_counts_differently_is_found(monkeypatch):
         return ADD(self, ask, smaller, y, used, out)
 
     monkeypatch.setattr(CpuSums, "add", add)
-    assert failed() == {"movement by the canary: each slot and group"}
+    # a row without effect before the canary can shift it out of the first place
+    found = failed() - {"rows without effect: all releases"}
+    assert found == {"movement by the canary: each slot and group"}
 
 
 def test_rows_that_must_not_count_are_found_if_they_do(monkeypatch):
