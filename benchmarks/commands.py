@@ -206,22 +206,6 @@ def cost(**given: Any) -> None:
 
 
 @main.command()
-@click.option("--weights", type=PATH, required=True, help="Of EfficientNet-Lite2.")
-@click.option("--images", type=PATH, help="As in reproduce.")
-def adapters(weights: Path, images: Path | None) -> None:
-    """Accuracy of low-rank updates and biases beside a head alone, and Opacus."""
-    experiment("adapters").run(weights, images)
-    show_readme("adapters")
-
-
-@main.command()
-def steps() -> None:
-    """CPU time of a step of end-to-end training beside Opacus' hooks and ghost."""
-    experiment("steps").run()
-    show_readme("steps")
-
-
-@main.command()
 def peers() -> None:
     """One full-batch step, ours and other libraries'."""
     experiment("peers").run()

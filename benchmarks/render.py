@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks import accounting, figures, tables
 
 # with a README of their own, rendered from rows
-EXPERIMENTS = ("adapters", "faults", "peers", "scale", "steps")
+EXPERIMENTS = ("faults", "peers", "scale")
 
 
 def write() -> list[Path]:
