@@ -15,7 +15,7 @@ from benchmarks.commands import METHODS
 from benchmarks.jobs import run_here
 from benchmarks.plots import BLUE, ORANGE, new_figure, save_figure
 from benchmarks.runner import stored
-from benchmarks.store import RESULTS, read
+from benchmarks.store import RESULTS, heads
 from benchmarks.tables import title_of
 
 NAME = "cifar10-mobilenetv2"
@@ -102,10 +102,7 @@ def accuracies() -> Path:
     figure, (axes,) = new_figure(1, (6.4, 4.4))
     ticks: set[float] = set()
     for method, color, marker in zip(METHODS, COLORS, MARKERS, strict=True):
-        cells: dict[float, list[float]] = defaultdict(list)
-        for row in read(RESULTS / "heads" / f"{NAME}.jsonl"):
-            if row["method"] == method:
-                cells[row["epsilon"]].append(100 * row["accuracy"])
+        cells = heads(NAME, method)
         for value in cells.pop(float("inf"), [])[:1]:
             axes.axhline(value, color=color, linestyle="--", linewidth=0.7)
         x = sorted(cells)

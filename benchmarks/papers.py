@@ -7,14 +7,13 @@ fits of its settings). `auto`'s are stored rows, at the same epsilon or the near
 was run.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import claims, prose, runner
 from benchmarks.claims import Claim
 from benchmarks.jobs import jobs_of
-from benchmarks.store import RESULTS, read
+from benchmarks.store import heads
 from benchmarks.verdicts import claimed, mean_sd
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
@@ -105,10 +104,8 @@ def auto_rows(claim: Claim) -> tuple[str, float, list[float]] | None:
     claim's epsilon.
     """
     name, features = OURS[claim.dataset, claim.features != "ScatterNet"]
-    cells: dict[float, list[float]] = defaultdict(list)
-    for row in read(RESULTS / "heads" / f"{name}.jsonl"):
-        if row["method"] == "auto" and row["epsilon"] != float("inf"):
-            cells[row["epsilon"]].append(100 * row["accuracy"])
+    cells = heads(name, "auto")
+    cells.pop(float("inf"), None)
     if not cells:
         return None
     nearest = min(cells, key=lambda e: (abs(e - float(claim.epsilon)), e))

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def append(path: Path, row: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
         file.write(json.dumps(plain(row), sort_keys=True) + "\n")
+
+
+def heads(name: str, method: str) -> dict[float, list[float]]:
+    """Return the accuracies in % of stored heads of some features, by epsilon."""
+    cells: dict[float, list[float]] = defaultdict(list)
+    for row in read(RESULTS / "heads" / f"{name}.jsonl"):
+        if row["method"] == method:
+            cells[row["epsilon"]].append(100 * row["accuracy"])
+    return cells
 
 
 def read(path: Path) -> list[dict[str, Any]]:

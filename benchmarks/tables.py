@@ -15,7 +15,7 @@ from benchmarks.commands import METHODS
 from benchmarks.experiments import audit_defects, peers, scale
 from benchmarks.prose import table, wrapped
 from benchmarks.runner import stored
-from benchmarks.store import RESULTS, read
+from benchmarks.store import RESULTS, heads, read
 
 TITLES = tomllib.loads((Path(__file__).parent / "titles.toml").read_text())
 INTRODUCTION = """# The papers' tables
@@ -66,17 +66,15 @@ def title_of(name: str) -> str:
     return next((TITLES[p][name] for p in parts if name in TITLES[p]), name)
 
 
-def accuracy_table(rows: list[Row]) -> str:
+def accuracy_table(name: str) -> str:
     """Mean ± standard deviation of test accuracy over noise draws, a line a method."""
-    cells: dict[tuple[str, float], list[float]] = defaultdict(list)
-    for r in rows:
-        cells[r["method"], r["epsilon"]].append(100 * r["accuracy"])
-    epsilons = sorted({e for _, e in cells})
-    lines = []
-    for method in METHODS:
-        values = [cells.get((method, e), []) for e in epsilons]
-        if any(values):
-            lines.append([method, *map(_cell, values)])
+    found = {method: heads(name, method) for method in METHODS}
+    epsilons = sorted({e for cells in found.values() for e in cells})
+    lines = [
+        [method, *map(_cell, (cells[e] for e in epsilons))]
+        for method, cells in found.items()
+        if cells
+    ]
     return table(["method", *verdicts.columns(epsilons)], lines)
 
 
@@ -84,16 +82,8 @@ def auto_table(titles: dict[str, str], epsilons: Sequence[float]) -> str:
     """`auto` on features: a line for each name of `titles`, a column an epsilon."""
     lines = []
     for name, title in titles.items():
-        rows = [
-            r
-            for r in read(RESULTS / "heads" / f"{name}.jsonl")
-            if r["method"] == "auto"
-        ]
-        values = [
-            [100 * r["accuracy"] for r in rows if r["epsilon"] == e] for e in epsilons
-        ]
-        if rows:
-            lines.append([title, *map(_cell, values)])
+        if cells := heads(name, "auto"):
+            lines.append([title, *map(_cell, (cells[e] for e in epsilons))])
     return table(["features", *verdicts.columns(epsilons)], lines)
 
 
@@ -137,11 +127,7 @@ def compared_with_fc() -> str:
 
 def _means(features: str, method: str) -> dict[float, float]:
     """Mean accuracy in % of a method at each epsilon."""
-    cells: dict[float, list[float]] = defaultdict(list)
-    for row in read(RESULTS / "heads" / f"{features}.jsonl"):
-        if row["method"] == method:
-            cells[row["epsilon"]].append(100 * row["accuracy"])
-    return {epsilon: mean(values) for epsilon, values in cells.items()}
+    return {e: mean(values) for e, values in heads(features, method).items()}
 
 
 def cost_table(rows: list[Row]) -> str:
@@ -179,7 +165,7 @@ def render() -> dict[str, str]:
             "noise draws. "
             f"{_source(rows)}"
         )
-        tables[path.stem] = f"{accuracy_table(rows)}\n\n{note}"
+        tables[path.stem] = f"{accuracy_table(path.stem)}\n\n{note}"
     scatternet = auto_table(TITLES["heads"], (0.1, 0.5, 1.0, 2.0, 3.0))
     tables["scatternet"] = f"{scatternet}\n\n{SCATTERNET}"
     backbones = auto_table(TITLES["backbones"], (0.5, 1.0, 2.0, 8.0, float("inf")))
