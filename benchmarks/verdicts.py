@@ -238,18 +238,27 @@ def compared(
     stored: Iterable[Row],
     again: Iterable[Row],
 ) -> str:
-    """Stored rows beside repeated ones: equal within three standard errors or not."""
+    """Stored rows beside repeated ones: equal within three standard errors or not.
+
+    The variance over noise draws is that of all fits of a data set, method and epsilon:
+    three draws of one fit tell too little of it. Draw k has the same noise in all fits,
+    so that fits differ together.
+    """
     before, after = by_key_of(stored), by_key_of(again)
+    variances = defaultdict(list)
+    for rows in (*before.values(), *after.values()):
+        if len(rows) > 1:
+            variances[_place(rows)].append(stdev(_percents(rows)) ** 2)
     lines = []
     for key, (claim, job) in {pair[1].key: pair for pair in pairs}.items():
         if not after[key]:
             continue
-        values = [[100 * row["accuracy"] for row in of[key]] for of in (before, after)]
+        values = [_percents(of[key]) for of in (before, after)]
         cells = [measured(v) if v else "—" for v in values]
         said = "not stored"
         if values[0]:
-            spread = [stdev(v) ** 2 for v in values if len(v) > 1] or [0.0]
-            variance = mean(spread) * sum(1 / len(v) for v in values)
+            variance = mean(variances[_place(after[key])] or [0.0])
+            variance *= sum(1 / len(v) for v in values)
             difference = abs(mean(values[0]) - mean(values[1]))
             same = difference <= max(3 * variance**0.5, 0.1)
             said = "agrees" if same else "differs"
@@ -258,6 +267,15 @@ def compared(
         lines.append([*how, *cells, said])
     names = ("job", "ε", "settings", "stored", "again", "within three errors")
     return table(names, lines) if lines else ""
+
+
+def _percents(rows: Iterable[Row]) -> list[float]:
+    return [100 * row["accuracy"] for row in rows]
+
+
+def _place(rows: list[Row]) -> tuple[str, ...]:
+    job = rows[0]["job"]
+    return job["dataset"], job["method"], job["epsilon"]
 
 
 def summary(rows: Iterable[Row], by_table: bool = True) -> str:
@@ -328,7 +346,7 @@ def _lines(
         for job in jobs:
             rows = by_key.get(job.key, [])
             cells = [_name_of(claim), claim.epsilon.replace("inf", "∞"), claimed(claim)]
-            values = [100 * r["accuracy"] for r in rows]
+            values = _percents(rows)
             if not values:
                 lines.append([*cells, "—", job.label, "—", "—", NOT_RUN])
                 continue
@@ -383,7 +401,7 @@ def own_table(
     """A row of our own: a line for each label, a column for each epsilon."""
     cells: dict[str, dict[float, str]] = defaultdict(dict)
     for job in jobs:
-        values = [100 * r["accuracy"] for r in by_key.get(job.key, [])]
+        values = _percents(by_key.get(job.key, []))
         cell = mean_sd(values) if values else "—"
         more = (small_of or {}).get(job.key)
         cells[job.label][job.epsilon] = f"{cell}, {more}" if more and values else cell

@@ -63,6 +63,31 @@ def fake(job, accuracy, seed=0):
     }
 
 
+def test_a_repeated_fit_is_judged_by_the_spread_of_all_similar_fits():
+    """Three draws of one fit may lie close together by chance."""
+    close, wide = (
+        jobs.Job("mnist", "scatternet", "dp-sgd", 3.0, settings={"steps": steps})
+        for steps in (1, 2)
+    )
+
+    def rows(job, *accuracies):
+        return [
+            fake(job, accuracy, seed) | {"job": job.described()}
+            for seed, accuracy in enumerate(accuracies)
+        ]
+
+    def said(stored, again):
+        (line,) = verdicts.compared([(None, close)], stored, again).splitlines()[2:]
+        return line.split("| ")[-1]
+
+    three = rows(close, 0.95, 0.9501, 0.9502)
+    assert said(three, rows(close, 0.953)) == "differs |"
+    # variances 1 and 0.0001: a standard error of 0.82 for three draws and one
+    others = rows(wide, 0.94, 0.95, 0.96)
+    assert said(three + others, rows(close, 0.953, 0.953)) == "agrees |"
+    assert said(three + others, rows(close, 0.98)) == "differs |"
+
+
 def test_every_below_is_explained_with_evidence():
     tables = {(c.paper, c.table) for c in claims.load()}
     notes = tomllib.loads(verdicts.NOTES.read_text())["note"]
