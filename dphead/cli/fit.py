@@ -65,6 +65,8 @@ def _fit(options: Any, first: bool, *, dry_run: bool, verbose: bool, yes: bool) 
                 progress.say(f"This fit takes about {took} on this machine.")
             if warning := missing_kernels(seconds):
                 progress.say(warning)
+            if fit.about.doubt:
+                progress.say(section("Axes", [f"! {fit.about.doubt}"]))
             ask = options.processes is None and not yes and not dry_run
             ask_if_too_few(fit, options, progress, ask, dry_run or verbose)
             if dry_run:

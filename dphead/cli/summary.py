@@ -55,7 +55,7 @@ def outcome(
     report, test = result["report"], result["test"]
     parts = {
         "Trained": [_trained(report)],
-        "Privacy": _privacy(report, plan, result.get("compared", True)),
+        "Privacy": _privacy(report, plan),
         "Accuracy": _accuracy(report, test),
         "Budget": budget_lines(report["ledger"], report["guarantee"]["delta"]),
         "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
@@ -84,7 +84,7 @@ def _trained(report: dict[str, Any]) -> str:
     )
 
 
-def _privacy(report: dict[str, Any], plan: Any, compared: bool) -> Iterator[str]:
+def _privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
     """State the guarantee, its bound on attacks, and its limits."""
     g = report["guarantee"]
     if not g["private"]:
@@ -94,11 +94,6 @@ def _privacy(report: dict[str, Any], plan: Any, compared: bool) -> Iterator[str]
         yield _guarantee(report)
         yield _attack_limit(report, plan)
         yield f"! {_unprotected(report)}"
-        if not compared:
-            yield (
-                "! dphead could not compare the images of --axes-from with the "
-                "training images. Check that no image is in both."
-            )
         people = report["data"]["people"]
         if (text := about_people(report["data"])) is not None:
             yield text if people and not people["new"] else f"! {text}"

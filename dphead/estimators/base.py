@@ -20,7 +20,11 @@ from dphead.analysis.metrics import (
 from dphead.data.features import check_classes, load_features
 from dphead.data.on_axes import RowsOnAxes
 from dphead.estimators.docstrings import documented
-from dphead.estimators.fitting import HeadEstimator, PrivateClassifier
+from dphead.estimators.fitting import (
+    HeadEstimator,
+    PrivateClassifier,
+    tell_holder,
+)
 from dphead.estimators.guarantee import CLASSES_SEEN
 from dphead.estimators.inputs import (
     TrainingData,
@@ -150,8 +154,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             earlier pipeline step fitted to the same rows, and fits of clones, as in a
             grid search.
         PrivateNotice
-            After the fit, with the number of labels that match no class. This number is
-            private.
+            Before the charge, if the rows of `axes_from` could not be compared with the
+            training rows. After the fit, with the number of labels that match no class.
+            Both are private.
         """
         check_settings(self)
         X, y, groups = as_arrays(X, y, groups)
@@ -198,8 +203,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     ) -> tuple[TrainingData, ChosenAxes | None]:
         """Return the data on public axes, and the axes, if there are any."""
         (public,) = as_arrays(self.axes_from)
-        arrays = isinstance(X, np.ndarray) and isinstance(public, np.ndarray)
-        if arrays and np.may_share_memory(X, public):
+        if public is not None and np.may_share_memory(
+            _memory_of(X), _memory_of(public)
+        ):
             raise ValueError(
                 "`axes_from` shares memory with `X`, so its rows may be training rows. "
                 "Pass a copy of rows that need no protection."
@@ -211,9 +217,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             group_cap=self.group_cap,
             group_mean=self.group_mean,
         )
-        given = public, self.axes_count
-        facts = budget.budgeted(data.facts)
-        chosen = choose_axes(*given, facts, data.source, data.hosts)
+        given = public, self.axes_count, budget.budgeted(data.facts), data.source
+        chosen = choose_axes(*given, data.private, data.hosts)
+        tell_holder(chosen.doubt if chosen else "")
         if chosen is None or (axes := chosen.axes) is None:
             return data, chosen
         facts = chosen.sizes(data.facts)
@@ -453,6 +459,12 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
                 scores[used] = score_rows(block.x[: len(used)])
             scores[~rows.valid] = np.nan
             return scores, rows.measured_labels()
+
+
+def _memory_of(x: Any) -> np.ndarray:
+    """Return an array or data frame as an array in its own memory, or no memory."""
+    known = isinstance(x, np.ndarray) or hasattr(x, "iloc")
+    return np.asarray(x) if known else np.empty(0)
 
 
 def check_classified(scores: np.ndarray) -> None:

@@ -320,7 +320,7 @@ class PrivateEstimator(BaseEstimator):
         vars(self).pop("_ledger", None)  # of an earlier fit of this process alone
         if not follows:
             self._ledger: str | Ledger = ledger
-        _tell_holder(data.notice())
+        tell_holder(data.notice())
         return result
 
     def _confirmed_delta(self, n_rows: int) -> str:
@@ -535,7 +535,7 @@ def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Led
     return given
 
 
-def _tell_holder(text: str) -> None:
+def tell_holder(text: str) -> None:
     """Show a non-empty text about private rows as a warning.
 
     If a filter turns warnings into errors, print the text, because a row's value must

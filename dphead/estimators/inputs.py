@@ -83,6 +83,8 @@ class TrainingData:
         The groups of a features file; None for arrays.
     labels : callable
         Function that returns the labels of all processes' rows.
+    private : FeaturesFile, ndarray, DeviceRows or None
+        The rows as they were given, which `choose_axes` compares with public rows.
     """
 
     rows: Callable[[], Rows]
@@ -95,6 +97,7 @@ class TrainingData:
     hosts: Hosts | None = None
     groups: RowGroups | None = None
     labels: Callable[[], Any] = list
+    private: Any = None
 
 
 def is_path(x: Any) -> bool:
@@ -186,7 +189,7 @@ def of_arrays(
             f"{'without' if groups is None else 'with'} groups. Pass both or neither."
         )
     n_rows, n_features = x.shape
-    hosts, own = None, slice(None)
+    hosts, own, private = None, slice(None), x
     if isinstance(x, DeviceRows):
         hosts, own, x = _hosts_of(x, groups), x.slots, x.own()
     if groups is not None:
@@ -199,6 +202,7 @@ def of_arrays(
         RowSizes(n_rows, n_features, cap, has_sets),
         hosts=hosts,
         labels=labels,
+        private=private,
         **more,
     )
 
@@ -329,6 +333,7 @@ def from_file(
             source_of(file, [str(name) for name in names]),
             RowSizes(n_rows, file.n_features, cap, label_sets is not None),
             groups=RowGroups.of(file),
+            private=file,
             **more,
         )
 

@@ -59,9 +59,9 @@ class About:
         ledger, and can have one `space`. Private.
     axes : dict or None
         The public axes of the rows, for the report.
-    compared : bool
-        False if the images of the axes could not be compared with the training images.
-        Private: that they were compared tells that no image is in both.
+    doubt : str
+        What the data holder must check before the charge, or "". Private, as
+        `ChosenAxes.doubt`.
     warnings : tuple of str
         Warnings for the report.
     elsewhere : tuple of Elsewhere
@@ -76,7 +76,7 @@ class About:
     space: str = ""
     rows: str = ""
     axes: dict[str, Any] | None = None
-    compared: bool = True
+    doubt: str = ""
     warnings: tuple[str, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
 

@@ -23,6 +23,7 @@ from dphead_extract.people import (
     groups_mark,
     rows_name,
 )
+from dphead_extract.shards import blocks_of
 
 from dphead.analysis.ledger_place import (
     default_ledger_path,
@@ -645,15 +646,21 @@ def known_images(dataset_id: str) -> np.ndarray:
     return np.unique(np.concatenate([image_index().images(one) for one in names]))
 
 
-def shared_images(dataset_id: str, other: str) -> int | None:
-    """Return the number of images that two data sets share.
+def shared_images(one: FeaturesFile, other: FeaturesFile) -> int | None:
+    """Return the number of known images that the data sets of two files share.
 
-    The result is None if the image index does not know the images of both.
+    The result is None if no shared image is known, and the image index does not have
+    all images of both files.
     """
-    own, theirs = map(known_images, (dataset_id, other))
-    if not (len(own) and len(theirs)):
-        return None
-    return int(np.isin(own, theirs).sum())
+    own, theirs = (known_images(file.dataset_id) for file in (one, other))
+    shared = int(np.isin(own, theirs).sum())
+    return shared if shared or all(map(_is_indexed, (one, other))) else None
+
+
+def _is_indexed(file: FeaturesFile) -> bool:
+    """Return whether the image index has all images of a features file."""
+    rows = file.dataset_id, file.salt, blocks_of(file)
+    return has_home() and image_index().has_blocks(*rows)
 
 
 def _one_file(path: str, other: str | Path) -> bool:

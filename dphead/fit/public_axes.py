@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from dphead_extract.features.format import FeaturesFile, check_blocks, open_features
 
+from dphead.analysis.protected import name_unit
 from dphead.data.blocks import BLOCK_ROWS
+from dphead.data.device_rows import DeviceRows
 from dphead.data.on_axes import RowsOnAxes, principal_axes
 from dphead.fit.files import SourceFacts, check_features, file_facts
 from dphead.fit.ledgers import counted_in, shared_images
@@ -34,15 +36,15 @@ class ChosenAxes:
         Digest of the public rows.
     described : dict
         The report's `data.axes`.
-    compared : bool
-        Whether the public images were compared with the training images, for the data
-        holder alone.
+    doubt : str
+        What the data holder must check, or "". Private: it tells whether the public
+        images were compared with the training images.
     """
 
     axes: PublicAxes | None
     made_of: str
     described: dict[str, Any]
-    compared: bool
+    doubt: str
 
     def sizes(self, facts: ProblemInfo) -> ProblemInfo:
         """Return the public sizes of rows on the axes."""
@@ -68,6 +70,7 @@ def choose_axes(
     count: int | None,
     facts: ProblemInfo,
     source: SourceFacts,
+    private: FeaturesFile | np.ndarray | DeviceRows,
     hosts: Hosts | None = None,
 ) -> ChosenAxes | None:
     """Return the axes of public rows for a fit, or None without public rows.
@@ -82,6 +85,8 @@ def choose_axes(
         Public sizes of the private rows, with the budget.
     source : SourceFacts
         What is public about the private rows.
+    private : FeaturesFile, ndarray or DeviceRows
+        The private rows, with which the public ones are compared.
     hosts : Hosts, optional
         The processes of the fit. All get the axes of process 0, bit for bit, because
         another processor's can differ. If public rows differ, the axes stay, and
@@ -90,10 +95,11 @@ def choose_axes(
     Raises
     ------
     ValueError
-        If the public rows have other features, are too few, or share the data set or
-        images with the private rows. Images decide this for the data holder alone.
+        If the public rows have other features, are too few, share the data set or
+        images with the private rows, or are equal to them. Images and rows decide this
+        for the data holder alone.
     """
-    chosen = _chosen(given, count, facts, source)
+    chosen = _chosen(given, count, facts, source, private)
     axes = chosen and chosen.axes
     if hosts is None:
         return chosen
@@ -106,7 +112,11 @@ def choose_axes(
 
 
 def _chosen(
-    given: Any, count: int | None, facts: ProblemInfo, source: SourceFacts
+    given: Any,
+    count: int | None,
+    facts: ProblemInfo,
+    source: SourceFacts,
+    private: FeaturesFile | np.ndarray | DeviceRows,
 ) -> ChosenAxes | None:
     """Return the axes that this process computes (`choose_axes`)."""
     if given is None:
@@ -122,32 +132,40 @@ def _chosen(
             f"`--axes-count` (`axes_count`) must be below the {facts.n_features} "
             f"columns of the rows, got {count}. Use fewer axes, or drop --axes-from."
         )
+    compared = False
     if isinstance(given, str | PathLike):
         with open_features(Path(given)) as file:
-            compared = _check_public(file, source)
+            own = source.extraction["backbone"]
+            check_features(file, source.feature_space, source.n_features, own)
+            if isinstance(private, FeaturesFile):
+                compared = _check_images(file, private)
+            _check_rows(file, private, f"--axes-from {file.path}")
             x, made_of = _spread_rows(file), file_facts(file)["features"]
             origin = {"n_rows": file.n_rows, "dataset_id": file.dataset_id}
     else:
-        x, compared = _public_array(given, facts.n_features), False
+        x = _public_array(given, facts.n_features)
+        _check_rows(x, private, "`axes_from`")
         made_of = hashlib.sha256(x.tobytes()).hexdigest()
         origin = {"n_rows": len(x), "dataset_id": None}
         x = x[_spread(np.arange(len(x)), x.shape[1])]
     described = {"count": count, **origin}
     axes = principal_axes(x, count) if count else None
-    return ChosenAxes(axes, f"{made_of} {count}", described, compared)
+    doubt, unit = "", name_unit(source.extraction)
+    if axes and not compared:
+        doubt = (
+            f"dphead could not compare the public {unit}s of `--axes-from` "
+            f"(`axes_from`) with the training {unit}s. Check that no {unit} is in both."
+        )
+    return ChosenAxes(axes, f"{made_of} {count}", described, doubt)
 
 
-def _check_public(file: FeaturesFile, source: SourceFacts) -> bool:
+def _check_images(file: FeaturesFile, private: FeaturesFile) -> bool:
     """Return whether a file's images were compared with the training images.
 
-    Raises ValueError unless the file has the features of other images.
+    Raises ValueError if the file has the data set or images of the training images.
     """
-    own = source.extraction["backbone"]
-    check_features(file, source.feature_space, source.n_features, own)
-    if source.dataset_id is None:
-        return False
-    shared = shared_images(source.dataset_id, file.dataset_id)
-    one = counted_in(source.dataset_id) == counted_in(file.dataset_id)
+    shared = shared_images(private, file)
+    one = counted_in(private.dataset_id) == counted_in(file.dataset_id)
     if one or shared:
         what = "the data set" if one else f"{shared:,} images"
         raise ValueError(
@@ -155,6 +173,40 @@ def _check_public(file: FeaturesFile, source: SourceFacts) -> bool:
             "not public. Use images that need no protection."
         )
     return shared is not None
+
+
+def _check_rows(
+    public: FeaturesFile | np.ndarray,
+    private: FeaturesFile | np.ndarray | DeviceRows,
+    name: str,
+) -> None:
+    """Raise ValueError if the public rows are the training rows, compared as float32.
+
+    Rows that several processes share are not compared.
+    """
+    n_rows, n_others = map(_number_of_rows, (public, private))
+    if n_rows != n_others or getattr(private, "is_shared", False):
+        return
+    for start in range(0, n_rows, BLOCK_ROWS):
+        blocks = (_block(rows, start) for rows in (public, private))
+        if not np.array_equal(*blocks, equal_nan=True):
+            return
+    raise ValueError(
+        f"{name} has the training rows, so it is not public. Use rows that need no "
+        "protection."
+    )
+
+
+def _number_of_rows(rows: Any) -> int:
+    return rows.n_rows if isinstance(rows, FeaturesFile) else len(rows)
+
+
+def _block(rows: Any, start: int) -> np.ndarray:
+    stop = min(start + BLOCK_ROWS, _number_of_rows(rows))
+    own = isinstance(rows, FeaturesFile)
+    found = rows.rows(start, stop) if own else rows[start:stop]
+    with np.errstate(all="ignore"):
+        return np.asarray(found, np.float32)
 
 
 def _spread_rows(file: FeaturesFile) -> np.ndarray:

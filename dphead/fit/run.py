@@ -82,9 +82,8 @@ def fit_files(
     Returns
     -------
     dict
-        "report", "compared", "test", "seconds" and "head". "compared" is that of
-        `About`. "test" holds the test metrics, which are private unless `test_is` is
-        "public".
+        "report", "test", "seconds" and "head". "test" holds the test metrics, which are
+        private unless `test_is` is "public".
 
     Raises
     ------
@@ -129,7 +128,6 @@ def fit_files(
     seconds = time.perf_counter() - start
     return {
         "report": report,
-        "compared": about.compared,
         "test": tested.metrics,
         "seconds": seconds,
         "head": result.trained,
@@ -213,7 +211,7 @@ def _plan_head(
     caps = options.group_cap, options.group_mean
     budgeted = options.target("auto", *caps).budgeted(facts)
     given = options.axes_from, options.axes_count
-    chosen = choose_axes(*given, budgeted, source, hosts)
+    chosen = choose_axes(*given, budgeted, source, file, hosts)
     if chosen is not None:
         facts = chosen.sizes(facts)
     method = make_method(options.method, facts, options.settings, options.preset)
@@ -230,7 +228,7 @@ def _plan_head(
         + (" group means" if options.group_mean else ""),
         rows=file.config_hash + (f" {chosen.made_of}" if chosen else ""),
         axes=chosen and chosen.described,
-        compared=chosen is None or chosen.axes is None or chosen.compared,
+        doubt=chosen.doubt if chosen else "",
         warnings=(*check_delta(options, plan, facts), *ungrouped),
     )
     return plan, about

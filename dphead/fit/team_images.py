@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from dphead_extract.errors import FormatError
-from dphead_extract.index import ALIASES, ImageIndex
+from dphead_extract.index import ALIASES, ImageIndex, data_sets
 from sqlalchemy import Table, select
 from sqlalchemy.exc import IntegrityError
 
@@ -35,8 +35,7 @@ class TeamImages(ImageIndex):
     def _names(self) -> list[str]:
         with server.session(self._url) as connection:
             kept = select(self._table.c.dataset_id).distinct()
-            ids = [*connection.scalars(kept)]
-        return [name for name in ids if name != ALIASES]
+            return data_sets(connection.scalars(kept))
 
     def _kept(self, name: str) -> list[bytes]:
         table = self._table.c

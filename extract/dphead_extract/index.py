@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,8 @@ _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
 _ENDING = ".digests"
 # Entry of pairs: a digest in another entry, and the canonical digest of its image.
 ALIASES = "aliases"
+# Ending of the entry that marks the blocks of rows with all images in the index.
+_BLOCKS = ".blocks"
 _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. The user
 # must decide if they share _NOTABLE of the smaller one, or if other data sets together
@@ -151,6 +153,31 @@ class ImageIndex:
             self.extend(dataset_id, digests)
         return dataset_id, known is not None
 
+    def mark_blocks(self, dataset_id: str, salt: str, rows: range) -> None:
+        """Record, durably, that a data set's entry has all images of these rows.
+
+        `rows` are those of a features file with this salt. Its step is the number of
+        rows of a block.
+        """
+        name, marks = dataset_id + _BLOCKS, self._marks(dataset_id, salt, rows)
+        with self.locked():
+            known = self._stored(name)
+            if not np.isin(marks, known).all():
+                self._write(name, np.union1d(known, marks))
+
+    def has_blocks(self, dataset_id: str, salt: str, rows: range) -> bool:
+        """Return whether `mark_blocks` has recorded all of these rows."""
+        known = self._stored(dataset_id + _BLOCKS)
+        return bool(np.isin(self._marks(dataset_id, salt, rows), known).all())
+
+    def _marks(self, dataset_id: str, salt: str, rows: range) -> np.ndarray:
+        texts = (
+            f"block {dataset_id} {salt} {start} {min(start + rows.step, rows.stop)}"
+            for start in rows
+        )
+        found = [int.from_bytes(self.keyed(text, 8), "little") for text in texts]
+        return np.array(found, np.uint64)
+
     def extend(self, dataset_id: str, digests: np.ndarray) -> None:
         """Add digests to a data set's entry. The caller holds the lock."""
         own, pairs = _split(digests)
@@ -272,7 +299,7 @@ class ImageIndex:
         """Return the ids of the data sets in the index."""
         found = self.folder.glob(f"*{_ENDING}")
         names = [path.name.removesuffix(_ENDING) for path in found]
-        return [name for name in names if name != ALIASES]
+        return data_sets(names)
 
     def _kept(self, name: str) -> list[bytes]:
         """Return the stored bytes of an entry, if there are any."""
@@ -334,6 +361,11 @@ class ImageIndex:
             yield
         finally:
             os.close(lock)
+
+
+def data_sets(entries: Iterable[str]) -> list[str]:
+    """Return the ids of the data sets among the names of entries."""
+    return [one for one in entries if one != ALIASES and not one.endswith(_BLOCKS)]
 
 
 def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

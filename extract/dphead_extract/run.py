@@ -186,7 +186,9 @@ def extract(
             writer = targets[0].writer
             rows = rows_name(writer.salt, options.shard.record(n_rows))
             people.keep(writer.dataset_id, rows, part.group)
-        overlaps = note_images(options.index, writer.dataset_id, seen)
+        blocks = range(part.first, part.first + part.n_rows, options.block_rows)
+        noted = writer.dataset_id, seen, writer.salt, blocks
+        overlaps = note_images(options.index, *noted)
         done_before, began = writer.next_row, time.perf_counter()
         already_complete = all(target.writer.already_complete for target in targets)
         if not already_complete:

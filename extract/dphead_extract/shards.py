@@ -171,6 +171,15 @@ def _read_shared(path: Path) -> dict[str, str]:
         ) from error
 
 
+def blocks_of(file: FeaturesFile) -> range:
+    """Return the rows of a file among those of all shards; the step is a block's."""
+    size, shard, first = file.config["block_rows"], file.config.get("shard"), 0
+    if shard is not None:
+        own = Shard(shard["index"], shard["count"])
+        first, _ = own.rows(shard["n_rows"], size)
+    return range(first, first + file.n_rows, size)
+
+
 def join_shards(paths: Sequence[str | Path], output: str | Path) -> None:
     """Write all shards of a features file into `output`; the shards stay.
 

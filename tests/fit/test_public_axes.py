@@ -1,8 +1,11 @@
 """Public axes of a fit: what is refused, and that a head on axes is what it says."""
 
 import shutil
+from contextlib import ExitStack
 
+import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from commands import (
     CLASSES,
@@ -19,21 +22,26 @@ from commands import (
     rows,
     words,
 )
-from dphead_extract.features.format import write_features
+from dphead_extract.features.format import open_features, write_features
+from dphead_extract.index import ImageIndex
+from dphead_extract.run import extract
+from dphead_extract.shards import Shard, blocks_of, join_shards
 from numpy.testing import assert_array_equal
 
-from dphead import DPAutoClassifier
+from dphead import DPAutoClassifier, PrivateNotice
 from dphead.data.features import load_features
 from dphead.data.on_axes import RowsOnAxes, principal_axes
 from dphead.fit.files import source_of_arrays
 from dphead.fit.head_file import open_head
-from dphead.fit.ledgers import image_index
+from dphead.fit.ledgers import image_index, shared_images
 from dphead.fit.public_axes import choose_axes
 from dphead.jax import head as functions
 from dphead.privacy.axes import PublicAxes
+from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.charge import Charge
 from dphead.solvers import Auto, ProblemInfo
 from dphead.solvers.on_axes import OnAxes, number_of_axes
+from tests.extract.test_run import options
 
 X, Y = rows()
 PUBLIC = rows(seed=1)[0]
@@ -97,19 +105,74 @@ def test_report_and_statement_declare_the_public_rows(private, public, tmp_path)
     assert report["data"]["n_features"] == 12
     assert "4 public axes" in words(said)
     assert report["tuning"] == "NOT ACCOUNTED"  # a typed number may follow a result
-    assert "could not compare the images of --axes-from" in words(said)
     stated = "4 principal axes of 240 other images, which were declared public"
     assert stated in words(report["statement"])
     assert (
         "240 images for axes of the head" in (tmp_path / "run/report.html").read_text()
     )
     for path, image in ((private, 1), (public, 2)):
-        image_index().add(id_of(path), np.array([image], np.uint64) << np.uint64(8))
-    said = fit(private, tmp_path / "again", *given).out
-    assert "could not compare" not in words(said)
+        know(path, image)
+    fit(private, tmp_path / "again", *given)
     again = report_of(tmp_path / "again")["data"]["axes"]
     assert again == report["data"]["axes"]  # published: nothing of the comparison
     fitted("predict", tmp_path / "run", public, "-o", tmp_path / "p.csv")
+
+
+def know(path, *images):
+    """Add images of a file to the index, as if these were all."""
+    with open_features(path) as file:
+        found = np.array(images, np.uint64) << np.uint64(8)
+        image_index().add(file.dataset_id, found)
+        image_index().mark_blocks(file.dataset_id, file.salt, blocks_of(file))
+
+
+def test_rows_that_could_not_be_compared_are_named_before_the_charge(
+    private, public, tmp_path
+):
+    given = {"axes_from": public, "axes_count": 4}
+    command = ("fit", private, "--axes-from", public, "--axes-count", 4, "-o")
+    doubt = "dphead could not compare the public images of `--axes-from`"
+    for known in ((), (private,), (private, public)):
+        for path in known:
+            know(path, known.index(path))
+        before = dphead(*command, tmp_path / "run", "--dry-run")
+        assert before.code == 0 and charges() == len(known)
+        done = fitted(*command, tmp_path / f"run {len(known)}", *SEEDED)
+        with pytest.warns(UserWarning) as told:
+            DPAutoClassifier(ledger=Ledger(), delta=1e-4, **given).fit(private)
+        notices = [str(one.message) for one in told if one.category is PrivateNotice]
+        whole = len(known) == 2
+        for text in (before.out, done.out, " ".join(notices)):
+            assert (doubt in words(text)) is not whole
+    with pytest.warns(PrivateNotice, match="could not compare the public rows"):
+        DPAutoClassifier(classes=range(3), axes_from=PUBLIC, axes_count=4).fit(X, Y)
+
+
+def test_images_of_a_shard_of_another_machine_are_not_compared(digits, tmp_path):
+    """The index has the images of the first of two shards only, until the second one
+    is extracted here too.
+    """
+    images, labels = digits
+
+    def extracted(name, rows, index, *shard):
+        source = tmp_path / f"{name}.npz"
+        np.savez(source, images=images[rows], labels=labels[rows])
+        own = {"index": index, "shard": Shard(*shard)}
+        return extract(options(source, tmp_path / f"{name}.h5", **own)).path
+
+    here, there = image_index(), ImageIndex(tmp_path / "there")
+    train = slice(128)
+    shards = [extracted("f", train, one, i, 2) for i, one in enumerate((here, there))]
+    join_shards(shards, tmp_path / "f.h5")
+    whole = [tmp_path / "f.h5", extracted("p", slice(64, 128), here)]
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(open_features(path)) for path in whole)
+        files = [stack.enter_context(open_features(path)) for path in shards]
+        assert shared_images(files[0], other) == 0
+        for file in (files[1], one):
+            assert shared_images(file, other) is shared_images(other, file) is None
+        extracted("f", train, here, 1, 2)
+        assert shared_images(one, other) == shared_images(files[1], other) == 64
 
 
 def test_more_rows_need_no_axes():
@@ -196,11 +259,37 @@ def test_rows_that_are_not_public_or_give_no_axes_are_refused(
         ({"axes_from": PUBLIC[:, :5], "axes_count": 4}, "must have the 12 columns"),
         ({"axes_from": PUBLIC[:4], "axes_count": 4}, "need more than 4 public rows"),
         ({"axes_from": X[:50], "axes_count": 4}, "shares memory with `X`"),
+        (
+            {"axes_from": pd.DataFrame(X, copy=False)[9:], "axes_count": 4},
+            "shares memory with `X`",
+        ),
     ],
 )
 def test_wrong_arrays_of_public_rows_are_refused(given, said):
     with pytest.raises(ValueError, match=said):
         DPAutoClassifier(classes=range(3), **given).fit(X, Y)
+
+
+@pytest.mark.parametrize("given", [X, X.tolist(), pd.DataFrame(X), jnp.asarray(X), 0])
+def test_training_rows_of_any_type_are_no_public_rows(given, tmp_path):
+    """0 means a features file. Other values than the training rows are accepted."""
+    makers = (np.float64, np.ndarray.tolist, pd.DataFrame, jnp.asarray)
+    copies = [make(X.copy()) for make in makers]
+    copies.append(features_file(tmp_path / "imported.h5"))
+    own = {"axes_count": 4, "ledger": Ledger(), "classes": range(3), "delta": 1e-4}
+    labels = (Y,)
+    if isinstance(given, int):
+        given, labels = features_file(tmp_path / "private.h5"), ()
+        own["classes"] = None
+        command = ("fit", given, "--axes-from", copies[-1], "--axes-count", 4)
+        assert "has the training rows" in words(refusal(*command, "-o", tmp_path / "r"))
+    for public in (given, *copies):
+        with pytest.raises(ValueError, match="training rows"):
+            DPAutoClassifier(axes_from=public, **own).fit(given, *labels)
+    assert own["ledger"].count_fits() == charges() == 0
+    other = X.copy()
+    other[-1, -1] += 1
+    DPAutoClassifier(axes_from=other, **own).fit(given, *labels)
 
 
 def test_bad_public_rows_are_left_out_and_lengths_do_not_matter():
@@ -240,12 +329,12 @@ def test_all_processes_use_the_axes_of_the_first_one():
             return self.sent
 
     facts, source = ProblemInfo(240, 12, 3, mu=0.3), source_of_arrays(12, CLASSES)
-    found = choose_axes(PUBLIC, 4, facts, source, Hosts())
+    found = choose_axes(PUBLIC, 4, facts, source, X, Hosts())
     assert_array_equal(found.axes.values, np.eye(12, 4))
     # `agree` refuses these plans
-    found = choose_axes(PUBLIC, 3, facts, source, Hosts())
+    found = choose_axes(PUBLIC, 3, facts, source, X, Hosts())
     assert_array_equal(found.axes.values, principal_axes(PUBLIC, 3).values)
-    assert choose_axes(None, None, facts, source, Hosts()) is None
+    assert choose_axes(None, None, facts, source, X, Hosts()) is None
 
 
 def test_a_resume_finds_axes_of_other_public_rows(
