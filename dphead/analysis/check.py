@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from dphead.analysis.metrics import never_predicted
 from dphead.analysis.protected import (
     budget_is,
     kind_of,
@@ -48,9 +49,6 @@ _RUN_FILES |= DERIVED | {"about.toml"}
 _NAMED = 4  # classes named in a finding; chosen
 MISSED = "A head that never predicts a class misses all cases of it"
 UNTOLD = "no released number tells whether each class is ever predicted"
-MEASURE_CLASSES = (
-    "Measure each class with `dphead evaluate`, or fit auto with --per-class-share 0.05"
-)
 _METRICS = (
     "accuracy",
     "train_loss",
@@ -281,21 +279,54 @@ def unshown_classes(report: dict[str, Any]) -> list[int] | None:
     None if no such number tells of any class. Weights, or released class means, do not
     tell it (benchmarks/results/missed).
     """
-    test, released = report.get("test"), report.get("class_accuracy")
-    if len(report["data"]["class_names"]) < 2:
+    n_classes, shown = len(report["data"]["class_names"]), _shown(report)
+    if n_classes < 2:
         return []
+    if not shown:
+        return None
+    return [k for k in range(n_classes) if not any(one[k] for one in shown.values())]
+
+
+def _shown(report: dict[str, Any]) -> dict[str, list[bool]]:
+    """Return whether each class is shown predicted, by each kind of number."""
+    test, shown = report.get("test"), dict[str, list[bool]]()
+    released = (report.get("class_accuracy") or {}).get("each")
     if test is not None and report.get("test_is") == "public":
-        return [k for k, rows in enumerate(test["predicted_n"]) if not rows]
+        given = f"given to any public test {name_unit_in(report)}"
+        shown[given] = [rows > 0 for rows in test["predicted_n"]]
     if released is not None:
-        return [k for k, one in enumerate(released["each"]) if one["low"] <= 0]
-    return None
+        ever = "ever predicted, by the 90 % intervals of the released accuracies"
+        shown[ever] = [one["low"] > 0 for one in released]
+    return shown
+
+
+def about_classes(
+    report: dict[str, Any], test: dict[str, Any] | None = None
+) -> Iterator[str]:
+    """Yield what the data holder must know of classes that no number shows predicted.
+
+    `test` has the metrics of test rows, which name the classes that they miss.
+    """
+    unshown = unshown_classes(report)
+    if unshown is None and test is None:
+        yield f"{UNTOLD}. {measure_classes(report)}"
+    public = test is not None and report["test_is"] == "public"
+    named = never_predicted(test) if test and public else []
+    if others := [k for k in unshown or () if k not in named]:
+        yield f"{name_unshown(report, others)}. Measure them with `dphead evaluate`"
+
+
+def measure_classes(report: dict[str, Any]) -> str:
+    """Say how to measure each class. Only `auto` on single rows releases its count."""
+    text = "Measure each class with `dphead evaluate`"
+    if kind_of(report) == "network" or report["guarantee"]["group_mean"]:
+        return text
+    return f"{text}, or fit auto with --per-class-share 0.05 (`per_class_share`)"
 
 
 def name_unshown(report: dict[str, Any], classes: list[int]) -> str:
     """Say which of `unshown_classes` no number shows predicted."""
-    shown = "ever predicted, by the 90 % intervals of the released accuracies"
-    if report.get("test_is") == "public":
-        shown = f"given to any public test {name_unit_in(report)}"
+    shown = ", or ".join(_shown(report))
     names = [str(report["data"]["class_names"][k]) for k in classes[:_NAMED]]
     if rest := len(classes) - len(names):
         names.append(f"{rest:,} more")
@@ -304,8 +335,11 @@ def name_unshown(report: dict[str, Any], classes: list[int]) -> str:
 
 def help_missed(report: dict[str, Any]) -> str:
     """Name the changes that can help a fit that misses a class."""
-    balanced = report["method"]["settings"].get("balanced")
+    settings = report["method"]["settings"]
+    balanced = settings.get("balanced")
     options = "--balanced, " if balanced is False else "--method auto --balanced, "
+    if balanced is False and settings.get("intercept") == 0:
+        options = "--balanced --intercept 0.3, "  # `check_balanced` refuses 0
     if balanced or kind_of(report) == "network":
         options = ""
     return f"{options}a larger epsilon, or more {name_unit_in(report)}s of the class"
@@ -316,7 +350,7 @@ def _of_classes(run: FinishedRun) -> Iterator[Finding]:
     if unshown := unshown_classes(run.report):
         thing = name_unit_in(run.report)
         yield Finding(
-            "class never predicted",
+            "class not shown predicted",
             name_unshown(run.report, unshown),
             MISSED,
             f"Measure each class on your own test {thing}s with `dphead evaluate`. If "
@@ -417,7 +451,7 @@ def notes(run: FinishedRun) -> list[str]:
             "folder"
         )
     if unshown_classes(run.report) is None:
-        found.append(f"{UNTOLD}. {MEASURE_CLASSES}")
+        found.append(f"{UNTOLD}. {measure_classes(run.report)}")
     return found
 
 

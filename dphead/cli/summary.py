@@ -12,11 +12,8 @@ from typing import Any
 import numpy as np
 
 from dphead.analysis.check import (
-    MEASURE_CLASSES,
-    UNTOLD,
+    about_classes,
     help_missed,
-    name_unshown,
-    unshown_classes,
 )
 from dphead.analysis.metrics import never_predicted
 from dphead.analysis.protected import (
@@ -189,15 +186,8 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
                 f"interval: {between}), from released numbers only{publish}"
             )
     yield from worst_class(report)
-    unshown = unshown_classes(report)
-    # exact figures of the test rows name their own missed classes below
-    never = never_predicted(test) if test else []
-    exact = never if report["test_is"] == "public" else []
-    if others := [k for k in unshown or () if k not in exact]:
-        yield f"! {name_unshown(report, others)}. Measure them with `dphead evaluate`"
+    yield from (f"! {text}" for text in about_classes(report, test))
     if test is None:
-        if unshown is None:
-            yield f"! {UNTOLD}. {MEASURE_CLASSES}"
         if expected is None:
             yield "not measured: name test rows with --test or --test-split"
         return
@@ -214,6 +204,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         yield f"! {none:,} of them are unreadable or not finite: counted as wrong"
     names = report["data"]["class_names"]
     yield from missed_classes(test, names, things, help_missed(report))
+    never = never_predicted(test)
     weak = [k for k in _weak_classes(test) if k not in never]
     named = [
         tied(f"{names[position]} ({_percent(test['per_class_accuracy'][position])})")

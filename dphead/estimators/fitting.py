@@ -11,7 +11,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -21,6 +21,7 @@ from dphead_extract.safe_text import printable
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dphead.analysis.check import about_classes
 from dphead.analysis.protected import about_people
 from dphead.data.device_rows import DeviceRows
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
@@ -442,6 +443,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """
         self._about = about
         self._result: Any = replace(result, ledger=None)  # type: ignore[arg-type]
+        each = result.trained.class_accuracy
+        report = {
+            "data": vars(about.source),
+            "method": {"name": about.name},
+            "guarantee": {"group_mean": result.plan.group_mean},
+            "class_accuracy": each and asdict(each),
+        }
+        has_sets = self.__sklearn_tags__().classifier_tags.multi_label
+        private = result.private_noise and result.plan.private
+        told = private and not has_sets and is_news(self, "classes")
+        for text in about_classes(report) if told else ():
+            tell_holder(f"{text[:1].upper()}{text[1:]}.", UserWarning)
 
     def _write_run(
         self,
@@ -535,14 +548,14 @@ def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Led
     return given
 
 
-def tell_holder(text: str) -> None:
-    """Show a non-empty text about private rows as a warning.
+def tell_holder(text: str, kind: type[Warning] = PrivateNotice) -> None:
+    """Show a non-empty text for the data holder as a warning.
 
-    If a filter turns warnings into errors, print the text, because a row's value must
-    not stop a fit.
+    If a filter turns warnings into errors, print the text, because neither a row's
+    value nor a released one must stop a fit that was charged.
     """
     try:
         if text:
-            warnings.warn(text, PrivateNotice, stacklevel=4)
-    except PrivateNotice:
+            warnings.warn(text, kind, stacklevel=4)
+    except kind:
         print(text, file=sys.stderr)

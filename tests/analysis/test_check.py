@@ -244,18 +244,21 @@ def test_classes_that_public_rows_or_released_numbers_do_not_show_are_named(run)
     test, labels = report["test"], report["data"]["class_names"]
     change(run, test={"predicted_n": [0, *test["predicted_n"][1:]]})
     (finding,) = check(read_run(run))
-    assert finding.name == "class never predicted"
+    assert finding.name == "class not shown predicted"
     assert finding.what.endswith(f"given to any public test image: {labels[0]}")
     change(run, test={"per_class_n": [0, *test["per_class_n"][1:]]})
-    assert "class never predicted" in names(run)  # nor is a class without test rows
+    # nor is a class without test rows
+    assert "class not shown predicted" in names(run)
     seen = {"accuracy": 0.3, "low": 0.1, "high": 0.5}
+    change(run, class_accuracy={"each": [seen] * len(labels)})
+    assert "class not shown predicted" not in names(run)
     each = [*[seen] * (len(labels) - 1), seen | {"low": 0.0}]
     change(run, test=None, test_is=None, class_accuracy={"each": each})
     found = {f.name: f.what for f in check(read_run(run))}
-    named = found.get("class never predicted", "nothing")
+    named = found.get("class not shown predicted", "nothing")
     assert named.endswith(f"accuracies: {labels[-1]}")
     change(run, class_accuracy={"each": [seen] * len(labels)})
-    assert "class never predicted" not in names(run)
+    assert "class not shown predicted" not in names(run)
 
 
 def with_tensors(run, **tensors):

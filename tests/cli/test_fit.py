@@ -555,14 +555,40 @@ def test_a_fit_names_classes_that_no_released_number_shows_as_check_and_card_do(
     # classes 1 and 2 are never predicted, and class 2 has no public test row
     test = evaluate_scores(np.eye(3)[[0, 0]], np.array([0, 1]))
     public = {"test": test, "test_is": "public", "test_rows": "other rows"}
-    said = words(" ".join(summary._accuracy(report | public, test)))
+    bare = report | public | {"class_accuracy": None}
+    said = words(" ".join(summary._accuracy(bare, test)))
     assert f"given to any public test row: {CLASSES[2]}. Measure them" in said
     assert f"{CLASSES[1]} is never predicted" in said
+    said = words(" ".join(summary._accuracy(report | public, test)))
+    assert f"released accuracies: {CLASSES[2]}. Measure them" in said
+    assert "given to any public test row, or ever predicted, by" in said
 
     help_missed = check.help_missed
     assert help_missed(report).startswith("--method auto --balanced, a larger")
     settings = report["method"]["settings"]
+    settings |= {"intercept": 0.3}
     report["method"]["settings"] = settings | {"balanced": False}
     assert help_missed(report).startswith("--balanced, a larger")
+    report["method"]["settings"] = settings | {"balanced": False, "intercept": 0}
+    assert help_missed(report).startswith("--balanced --intercept 0.3, a larger")
     report["method"]["settings"] = settings | {"balanced": True}
     assert help_missed(report).startswith("a larger")
+
+
+@pytest.mark.parametrize("method", ["dp-sgd", "dp-fc"])
+def test_what_is_advised_for_a_missed_class_is_accepted(features, run, method):
+    given = ("fit", features, "--method", method, "--batch-size", 240, "--steps", 1)
+    given = given if method == "dp-sgd" else ("fit", features, "--method", method)
+    fitted(*given, "-o", run, "--seed", 1, NOT_PRIVATE)
+    advised, _, rest = check.help_missed(report_of(run)).partition(", ")
+    assert rest.startswith("a larger epsilon")
+    again = (*given, *advised.split(), "-o", run.with_name("again"))
+    fitted(*again, "--seed", 1, NOT_PRIVATE)
+
+
+def test_no_count_of_classes_is_advised_where_it_is_refused():
+    report = {"method": {"name": "auto"}, "guarantee": {"group_mean": False}}
+    assert "--per-class-share" in check.measure_classes(report)
+    network = {"method": {"name": "finetune wrn-16-4"}}
+    for other in ({"guarantee": {"group_mean": True}}, network):
+        assert "--per-class-share" not in check.measure_classes(report | other)

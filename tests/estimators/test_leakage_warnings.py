@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
-from dphead import DPPCA, DPPrototypeClassifier, PrivacyWarning
+from dphead import DPPCA, DPAutoClassifier, DPPrototypeClassifier, PrivacyWarning
 from dphead.privacy.ledger import Ledger
 
 
@@ -30,6 +30,33 @@ def warned(fit) -> list[str]:
         warnings.simplefilter("always")
         fit()
     return [str(w.message) for w in found if w.category is PrivacyWarning]
+
+
+def told_of_classes(**changes) -> list[str]:
+    """The warnings of a fit of `auto` on classes that are never predicted, if any."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 4)), np.zeros(300, int)
+    given = {"classes": range(2), "epsilon": 8.0, "delta": 1e-4} | changes
+    model = DPAutoClassifier(**given)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model.fit(x, y)
+    return [str(w.message) for w in found if "class" in str(w.message)]
+
+
+def test_a_fit_tells_of_classes_that_no_released_number_shows_predicted(capsys):
+    """In the words of the command. The warning stops no fit that was charged."""
+    (untold,) = told_of_classes()
+    assert untold.startswith("No released number tells whether each class is ever pre")
+    assert "(`per_class_share`)" in untold
+    (unshown,) = told_of_classes(per_class_share=0.3)
+    assert "no number shows that these classes are ever predicted" in unshown.lower()
+    assert ": 1. Measure them" in unshown
+    assert told_of_classes(epsilon=np.inf) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make().fit(np.ones((300, 4)), np.zeros(300, int))
+    assert untold[:20] in capsys.readouterr().err
 
 
 STEPS = {
