@@ -29,6 +29,7 @@ _BIAS_SD = 0.08
 # Accuracies are kept this far from chance and from 1, where kappa is 0 or infinite;
 # chosen
 _ABOVE_CHANCE, _BELOW_ONE = 0.02, 5e-4
+_LEAST, _MOST = 0.05, 50.0  # bounds of a temperature; chosen
 _KAPPAS = np.linspace(0.2, 9.0, 353)
 _NODES = ndtri((np.arange(31) + 0.5) / 31)  # equally likely values of a standard normal
 
@@ -119,23 +120,34 @@ def temperature(
     depends on κ = δ/s alone, and δ is the mean margin, so T = δ/κ². The result is the
     mean of log T over the likely values of κ, given the margin, its error, and the
     typical temperature of such a fit.
+
+    If the 90 % interval of the accuracy reaches that of guessing, by _ABOVE_CHANCE, κ
+    may be 0, and no number tells that scores are too small. The temperature is then at
+    least 1.
     """
+    least = _LEAST
+
     kappas = np.array([_LIKELY_KAPPA])
     if expected is not None:
-        least, most = 1 / facts.n_classes + _ABOVE_CHANCE, 1 - _BELOW_ONE
-        likely = np.clip(expected.accuracy + expected.sd * _NODES, least, most)
+        chance = 1 / facts.n_classes
+        guessed = expected.estimate.low <= chance + _ABOVE_CHANCE
+        least = 1.0 if guessed else _LEAST
+        ends = chance + _ABOVE_CHANCE, 1 - _BELOW_ONE
+        likely = np.clip(expected.accuracy + expected.sd * _NODES, *ends)
         kappas = np.interp(likely, _accuracies(facts.n_classes), _KAPPAS)
     strength = facts.n_rows / facts.n_classes * facts.mu / math.sqrt(facts.n_features)
     typical = np.log(np.hypot(_NOISE / kappas, _SIGNAL * strength**_POWER))
-    if margin is None:
-        return round(math.exp(float(typical.mean())), 2)
-    value = max(margin)  # noise can make a margin small or negative
-    found = math.log(value) - 2 * np.log(kappas)
-    variance = _MODEL_SD**2 + (margin[1] / value) ** 2
-    both = _LIKELY_SD**2 + variance
-    logs = typical + (found - typical) * _LIKELY_SD**2 / both
-    weight = np.exp(-((found - typical) ** 2) / (2 * both))
-    return round(math.exp(float((weight * logs).sum() / weight.sum())), 2)
+    logs, weight = typical, np.ones(len(typical))
+    if margin is not None:
+        value = max(margin)  # noise can make a margin small or negative
+        found = math.log(value) - 2 * np.log(kappas)
+        variance = _MODEL_SD**2 + (margin[1] / value) ** 2
+        both = _LIKELY_SD**2 + variance
+        logs = typical + (found - typical) * _LIKELY_SD**2 / both
+        exponent = -((found - typical) ** 2) / (2 * both)
+        weight = np.exp(exponent - exponent.max())  # not 0 for all values of κ
+    divisor = math.exp(float((weight * logs).sum() / weight.sum()))
+    return round(min(max(divisor, least), _MOST), 2)
 
 
 def _accuracies(n_classes: int) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Probabilities of `auto`: scores divided by a temperature from released values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fits import head_of
@@ -66,6 +68,38 @@ def test_a_margin_or_an_accuracy_of_noise_alone_stays_near_the_typical_temperatu
     for accuracy in (-1.0, 0.5, 1.7):
         noisy = temperature(FACTS, Expectation(accuracy, 3.0), (3.0, 0.1))
         assert 0.5 < noisy < 3.0
+
+
+def test_an_accuracy_that_may_be_that_of_guessing_makes_no_probability_larger():
+    """However small the margin. A known accuracy still does."""
+    facts = ProblemInfo(100_000, 16, 5, mu=2.0)
+    for accuracy in (0.2, 0.201, -0.5):
+        for margin in (None, (1e-3, 1e-3), (-1.0, 0.1)):
+            assert temperature(facts, Expectation(accuracy, 0.01), margin) >= 1
+    assert temperature(facts, Expectation(0.6, 0.01), (0.05, 0.01)) < 1
+
+
+def test_a_margin_that_contradicts_the_accuracy_gives_a_finite_temperature():
+    """The weights of all likely accuracies would be 0 in floating point."""
+    facts = ProblemInfo(200_000, 8, 2, mu=2.0)
+    for accuracy in (0.5, 0.9, 0.999):
+        for margin in (1e-6, 1e-3, 300.0, 5000.0):
+            found = temperature(
+                facts, Expectation(accuracy, 0.002), (margin, 1e-3 * margin)
+            )
+            assert 0.05 <= found <= 50
+
+
+def test_features_that_tell_nothing_give_no_more_confidence():
+    """Values of a fit of 50,000 rows of noise with random labels. The margin alone
+    gives 0.2, and the interval of the accuracy begins just above that of guessing.
+    """
+    facts, margin = ProblemInfo(50_000, 8, 5, mu=1.67), (1.3e-3, 1.2e-4)
+    seen = Expectation(0.2055, 0.002)
+    assert seen.estimate.low > 0.2
+    assert temperature(facts, seen, margin) == 1
+    surely = replace(seen, careful=(0.9, 0.01))
+    assert temperature(facts, surely, margin) < 0.5
 
 
 def test_the_margin_of_released_gradients_is_that_of_the_rows(found):
