@@ -47,6 +47,13 @@ class RowsOnAxes:
             yield replace(block, x=x)
 
 
+def is_usable(x: np.ndarray) -> np.ndarray:
+    """Return (n,) bool: True for the public rows (n, d) that axes are made of."""
+    with np.errstate(all="ignore"):
+        norms = np.linalg.norm(np.asarray(x, np.float64), axis=1)
+        return np.isfinite(norms) & (norms > 0)
+
+
 def principal_axes(x: np.ndarray, count: int) -> PublicAxes:
     """Return the principal axes of public rows, largest variance first.
 
@@ -73,11 +80,8 @@ def principal_axes(x: np.ndarray, count: int) -> PublicAxes:
     Pinto, Hu, Yang, Sanyal 2023, "PILLAR: How to make semi-private learning more
     effective".
     """
-    x = np.asarray(x, np.float64)
-    with np.errstate(all="ignore"):
-        norms = np.linalg.norm(x, axis=1)
-        used = np.isfinite(norms) & (norms > 0)
-    x = x[used] / norms[used, None]
+    x = np.asarray(x[is_usable(x)], np.float64)
+    x /= np.linalg.norm(x, axis=1)[:, None]
     most = min(len(x) - 1, x.shape[1])
     todo = "Pass more public rows, or a smaller `--axes-count` (`axes_count`)."
     if most < count:

@@ -51,8 +51,9 @@ class DPRegressor(RegressorMixin, HeadEstimator):
     row_norm : float, default=None
         Public clip norm of rows and of centered rows. A row and its target are clipped
         as one vector. Use None for rows of norm 1, such as the output of `Normalizer`.
-        Centered rows are then clipped to 0.6 times their typical length. This length
-        follows from the released mean and spends no further budget.
+        Centered rows are then clipped to 0.6 times their typical length, or 0.8 times
+        with sums of residuals. This length follows from the released mean and spends no
+        further budget.
     target_weight : float, default=1.0
         Largest value of the target's column, as a multiple of row_norm, or of 1 if
         row_norm is None.

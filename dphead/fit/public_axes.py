@@ -12,7 +12,7 @@ from dphead_extract.features.format import FeaturesFile, check_blocks, open_feat
 from dphead.analysis.protected import name_unit
 from dphead.data.blocks import BLOCK_ROWS
 from dphead.data.device_rows import DeviceRows
-from dphead.data.on_axes import RowsOnAxes, principal_axes
+from dphead.data.on_axes import RowsOnAxes, is_usable, principal_axes
 from dphead.fit.files import SourceFacts, check_features, file_facts
 from dphead.fit.ledgers import counted_in, shared_images
 from dphead.privacy.axes import PublicAxes
@@ -141,14 +141,15 @@ def _chosen(
                 compared = _check_images(file, private)
             _check_rows(file, private, f"--axes-from {file.path}")
             x, made_of = _spread_rows(file), file_facts(file)["features"]
-            origin = {"n_rows": file.n_rows, "dataset_id": file.dataset_id}
+            dataset_id = file.dataset_id
     else:
         x = _public_array(given, facts.n_features)
         _check_rows(x, private, "`axes_from`")
         made_of = hashlib.sha256(x.tobytes()).hexdigest()
-        origin = {"n_rows": len(x), "dataset_id": None}
+        dataset_id = None
         x = x[_spread(np.arange(len(x)), x.shape[1])]
-    described = {"count": count, **origin}
+    used = int(is_usable(x).sum())
+    described = {"count": count, "n_rows": used, "dataset_id": dataset_id}
     axes = principal_axes(x, count) if count else None
     doubt, unit = "", name_unit(source.extraction)
     if axes and not compared:

@@ -44,15 +44,30 @@ def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
     """Yield what the noise is worth in rows and, if it is too much, what helps.
 
     The lines after the first one begin with "! ". `unit` is the name of a row.
+
+    Notes
+    -----
+    With groups, the number of people is private, so that of the rows or means that
+    count is not known.
     """
     needed = rows_of_noise(target, facts)
-    own = facts.n_rows / facts.n_classes
-    private_n = "about " if target.relation == "add_remove" else ""
+    own, cap = facts.n_rows / facts.n_classes, target.group_cap
+    counted = "mean" if target.group_mean else unit
+    number = "at most " if cap else ""
+    number += "about " if target.relation == "add_remove" else ""
     yield (
-        f"worth about {math.ceil(needed):,} {unit}s of each class; you have {private_n}"
+        f"worth about {math.ceil(needed):,} {counted}s of each class; you have {number}"
         f"{facts.n_rows:,} in all, {own:,.0f} for each of {facts.n_classes} classes on "
         "average"
     )
+    if own >= needed and cap:
+        counts = f"1 {counted} of each person counts"
+        if cap > 1:
+            counts = f"{cap:,} {counted}s of each person count"
+        yield (
+            f"! At most {counts}. How many people there are is private, so these can "
+            "still be too few"
+        )
     if own >= needed:
         return
     yield (

@@ -493,6 +493,15 @@ def test_a_schema_that_does_not_fit_is_refused(tmp_path, text, said):
     assert not list(tmp_path.glob("p.h5*"))
 
 
+@pytest.mark.parametrize("text", ['smoker = ["true", "false"]', "smoker = [0, 1]"])
+def test_booleans_of_a_schema_are_refused(tmp_path, text):
+    """Each library writes them in its own way, so that no category would match."""
+    path = tmp_path / "p.parquet"
+    pa.parquet.write_table(pa.table({"smoker": [True, False]}), path)
+    with pytest.raises(ExtractError, match=r"got a column of bool\. Convert"):
+        imported(path, schema=of_schema(tmp_path, text))
+
+
 def test_new_rows_of_a_table_are_encoded_by_the_schema_of_the_head(tmp_path):
     """In the order of the schema, whose names are not in alphabetical order."""
     draw = np.random.default_rng(0)

@@ -110,6 +110,12 @@ def test_report_and_statement_declare_the_public_rows(private, public, tmp_path)
     assert (
         "240 images for axes of the head" in (tmp_path / "run/report.html").read_text()
     )
+    few = tmp_path / "few.h5"
+    x, usable = np.zeros((240, 12), np.float32), np.arange(240) < 90
+    x[:80] = PUBLIC[:80]  # ten rows that are zero, and 150 that are masked
+    write_features(few, x, Y, CLASSES, valid=usable, **OF_IMAGES)
+    fit(private, tmp_path / "few", "--axes-from", few, "--axes-count", 4)
+    assert report_of(tmp_path / "few")["data"]["axes"]["n_rows"] == 80
     for path, image in ((private, 1), (public, 2)):
         know(path, image)
     fit(private, tmp_path / "again", *given)

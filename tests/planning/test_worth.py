@@ -27,12 +27,24 @@ def test_the_noise_grows_as_the_root_of_the_columns_and_as_the_group_cap():
 def test_the_epsilon_that_is_advised_is_enough_and_a_smaller_one_is_not():
     target = Target(1.0, 1e-5, group_cap=4)
     told = list(about_noise(target, FACTS, "image"))
-    assert "428 images of each class; you have 442 in all, 221 for each" in told[0]
+    assert "428 images of each class; you have at most 442 in all, 221" in told[0]
     (advice,) = (line for line in told if "a larger epsilon" in line)
     epsilon = float(advice.split(": ")[1].split()[0])
     assert not is_too_little(Target(epsilon, 1e-5, group_cap=4), FACTS)
     assert is_too_little(Target(epsilon - 0.2, 1e-5, group_cap=4), FACTS)
     assert any("--group-mean" in line for line in told)
+
+
+def test_rows_of_people_are_an_upper_bound_that_is_never_called_enough():
+    """600 rows can be those of six people, whose number is private."""
+    facts = ProblemInfo(600, 16, 2)
+    for mean, unit in ((False, "row"), (True, "mean")):
+        target = Target(8.0, 1e-5, group_cap=1, group_mean=mean)
+        worth, doubt = about_noise(target, facts, "row")
+        assert f" {unit}s of each class; you have at most 600 in all" in worth
+        assert doubt.startswith(f"! At most 1 {unit} of each person counts.")
+    _, doubt = about_noise(Target(8.0, 1e-5, group_cap=3), facts, "row")
+    assert doubt.startswith("! At most 3 rows of each person count.")
 
 
 def test_enough_rows_get_one_line_and_hopeless_ones_no_epsilon():

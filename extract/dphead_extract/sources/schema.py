@@ -113,10 +113,10 @@ class Schema:
             )
         for name, column in self.columns.items():
             kind = kinds.get(name, pa.string())
-            fits = is_text(kind) or pa.types.is_integer(kind)
             number = column.range is not None
-            fits |= pa.types.is_floating(kind) if number else pa.types.is_boolean(kind)
-            if not fits:
+            fits = is_text(kind) or pa.types.is_integer(kind)
+            # True has other names in other tables: "True", "true", "1"
+            if not fits and not (number and pa.types.is_floating(kind)):
                 what = "numbers" if number else "text or whole numbers"
                 raise ExtractError(
                     f"--schema declares {name!r} as {what}, got a column of {kind}. "

@@ -12,6 +12,7 @@ from commands import (
     fitted,
     report_of,
     rows,
+    words,
 )
 from dphead_extract.features.format import write_features
 
@@ -181,9 +182,22 @@ def test_hazards_stand_as_the_report_says(folder):
     assert found["Several releases of the same data"] == "met"
     assert found["Side channels"] == "not covered"
     assert found["Delta that permits whole rows"] == "met"
+    assert found["Utility and bias"] == "open"
+    low = {"accuracy": 0.31, "low": 0.1, "high": 0.5}
+    released = report | {"class_accuracy": {"each": [low] * 3, "worst": low}}
+    said = words(model_card(released))
+    assert "worst class 31 % expected, by the released accuracies" in said
+    assert statuses(released)["Utility and bias"] == "stated"
     worse = changed(report, guarantee={"delta": 0.5}, ledger={"budget": None})
     worse["tuning"] = "NOT ACCOUNTED"
     found = statuses(worse)
     assert found["Several releases of the same data"] == "open"
     assert found["Delta that permits whole rows"] == "open"
     assert found["Settings tuned on the data"] == "open"
+
+
+def test_the_choice_of_public_axes_is_stated_with_the_defaults(folder):
+    report = read_run(folder / "private").report | {"tuning": "none"}
+    for count, said in ((4, "dphead's defaults and chosen public axes;"), (0, "lts;")):
+        axes = {"axes": {"count": count, "n_rows": 90, "dataset_id": None}}
+        assert said in words(model_card(changed(report, data=axes)))
