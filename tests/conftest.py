@@ -32,6 +32,7 @@ if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK):
     if runs and memory.f_bavail * memory.f_frsize > NEEDED:
         os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
 HOMES = count()  # a name for the ledgers of each test
+known_modules = 0  # number of modules whose objects are frozen
 # until all modules are imported, which makes no garbage: a tenth of that time
 gc.disable()
 
@@ -120,10 +121,20 @@ def team():
 
 
 def pytest_collection_finish():
-    """Keep the libraries' million objects out of every search for garbage."""
-    gc.freeze()
+    """Search for garbage where collection has ended."""
     gc.set_threshold(10_000)  # jax adds a millisecond to each search
     gc.enable()
+
+
+def pytest_runtest_setup():
+    """Keep the libraries' million objects out of every search for garbage, and out of
+    PrivateTraining's for tensors. Tests import some of them.
+    """
+    global known_modules
+    if len(sys.modules) > known_modules + 20:
+        gc.collect()
+        gc.freeze()
+        known_modules = len(sys.modules)
 
 
 def pytest_collection_modifyitems(items):
