@@ -9,11 +9,11 @@ from commands import (
     words,
 )
 
-SIZES = ("--sizes", "32,3,2")
+# a correct method fails an audit with odds of at most 2e-6
+SIZES = ("--sizes", "32,3,2", "--confidence", 0.999999)
 
 
 def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
-    """Odds of a false alarm 2e-4."""
     given = ("--method", "prototypes", "--epsilon", 8, *SIZES, "--fits", 300)
     done = fitted("audit", *given, "-o", tmp_path / "a")
     printed = words(done.out)
@@ -24,7 +24,7 @@ def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
         "passed",
         "epsilon, recomputed",
         "tests of noise, samples and sums: 0 failed",
-        "probability at most 0.0002",
+        "probability at most 2e-06",
     ):
         assert text in printed
     found = json.loads((tmp_path / "a" / "audit.json").read_text())
