@@ -8,11 +8,15 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 SECONDS = 60  # in which a server must start or stop
 OWNER, CLIENT = "olga", "claire"  # roles: of the tables; that may charge
+# processes that run at the same time begin 97 ports apart
+_PORTS = count(97 * os.getpid())
 GRANTS = (
     f"CREATE ROLE {CLIENT} LOGIN PASSWORD 'secret'",
     f"GRANT USAGE ON SCHEMA dphead TO {CLIENT}",
@@ -104,6 +108,19 @@ class Server:
             found = connection.execute(statement.encode())
             return found.fetchall() if found.description else []
 
+    def reload(self) -> None:
+        """Read settings and rules again; new connections have them from now on."""
+        read = "SELECT pg_conf_load_time()"
+        before = self.run(read)
+        self.run("SELECT pg_reload_conf()")
+        while self.run(read) == before:
+            time.sleep(0.01)
+
+    def end_clients(self, which: str = f"usename = '{CLIENT}'") -> None:
+        """End connections, and wait until they are closed."""
+        end = f"SELECT pg_terminate_backend(pid, {1000 * SECONDS})"
+        self.run(f"{end} FROM pg_stat_activity WHERE {which}")
+
 
 def _as_user() -> list[str]:
     if os.geteuid():
@@ -114,10 +131,15 @@ def _as_user() -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """A port that nobody listens on.
+
+    It is below those that systems give to connections, one of which could have it by
+    the time that a server listens on it.
+    """
+    while True:
+        port = 10_000 + next(_PORTS) % 20_000
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Cutter:

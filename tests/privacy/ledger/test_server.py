@@ -322,13 +322,7 @@ def test_a_value_whose_commit_is_not_answered_is_returned_once_or_drawn_again(
 def test_a_connection_that_the_server_ends_in_a_transaction_charges_nothing(
     team, dataset_id, ledger
 ):
-    def ended():
-        team.run(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            f"WHERE usename = '{CLIENT}'"
-        )
-
-    meanwhile(ledger, ended)
+    meanwhile(ledger, team.end_clients)
     with pytest.raises(LedgerError, match="Nothing was charged"):
         charge(ledger, "mine")
     assert ledger.fits() == []  # on a new connection
@@ -403,7 +397,7 @@ def test_what_keeps_a_client_from_the_server_has_a_sentence_each(team, dataset_i
     rules = team.data / "pg_hba.conf"
     before = rules.read_text()
     rules.write_text(f"host all {CLIENT} 127.0.0.1/32 scram-sha-256\n{before}")
-    team.run("SELECT pg_reload_conf()")
+    team.reload()
     url = team.url(CLIENT)
     said = {
         "user and password": url.replace("secret", "wrong"),
@@ -415,16 +409,13 @@ def test_what_keeps_a_client_from_the_server_has_a_sentence_each(team, dataset_i
         "this machine or this database": url.replace("/postgres", "/ssl"),
     }
     try:
-        # until the server has read its rules
-        while refused(said["user and password"], dataset_id) is None:
-            time.sleep(0.05)
         for words, wrong in said.items():
             error = refused(wrong, dataset_id)
             assert isinstance(error, HeldLedger) and words in str(error)
         assert refused(url, dataset_id) is None
     finally:
         rules.write_text(before)
-        team.run("SELECT pg_reload_conf()")
+        team.reload()
 
 
 def refused(url, dataset_id):
@@ -444,10 +435,7 @@ def test_a_connection_that_is_lost_before_a_ledgers_mark_is_read_is_one_error(
 
     def lost(self, key):
         if key == MOVED:
-            team.run(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                f"WHERE usename = '{CLIENT}'"
-            )
+            team.end_clients()
         return read(self, key)
 
     monkeypatch.setattr(Ledger, "meta", lost)
@@ -461,9 +449,8 @@ def test_a_connection_that_is_lost_before_a_ledgers_mark_is_read_is_one_error(
 
 def test_a_lock_whose_connection_broke_is_left_without_an_error(team):
     """An error after a charge would be told as one of the charge."""
-    cutter = Cutter(team.port, seconds=0.3)
-    with module.held(team.url(CLIENT, cutter.port)):
-        time.sleep(0.4)
+    with module.held(team.url(CLIENT)):
+        team.end_clients()
 
 
 def test_a_role_that_may_charge_can_change_and_delete_nothing(team, dataset_id, ledger):
@@ -576,14 +563,13 @@ def test_a_server_without_tables_or_flushes_is_refused(team, dataset_id):
     with pytest.raises(LedgerError, match="dphead ledger init"):
         Ledger(empty, dataset_id)
     team.run("ALTER SYSTEM SET fsync = off")
-    team.run("SELECT pg_reload_conf()")
+    team.reload()
     try:
-        time.sleep(0.2)  # until it has read its settings
         with pytest.raises(LedgerError, match="fsync = off"):
             Ledger(team.url(CLIENT), dataset_id)
     finally:
         team.run("ALTER SYSTEM RESET fsync")
-        team.run("SELECT pg_reload_conf()")
+        team.reload()
     with pytest.raises(LedgerError, match="needs rows with a data set id"):
         Ledger(team.url(CLIENT))
 
@@ -663,16 +649,17 @@ def test_a_lock_is_the_servers_own_whatever_functions_a_role_makes(team, dataset
     [
         ("extra_float_digits", "0"),
         ("search_path", "public, pg_catalog"),
-        ("idle_in_transaction_session_timeout", "'300ms'"),
+        ("idle_in_transaction_session_timeout", "'900ms'"),
         ("synchronous_commit", "local"),
-        ("statement_timeout", "'300ms'"),
+        ("statement_timeout", "'900ms'"),
     ],
 )
 def test_a_setting_of_a_role_changes_no_charge(team, dataset_id, setting, value):
     team.run(f"ALTER ROLE {CLIENT} SET {setting} = {value}")
     try:
         ledger = Ledger(team.url(CLIENT), dataset_id)
-        meanwhile(ledger, lambda: time.sleep(0.5))
+        if setting.startswith("idle"):
+            meanwhile(ledger, lambda: time.sleep(1))
         charge(ledger, sigma=1 / 3 + 1e-16)
         with ledger.transaction():
             kept = ledger.first(
@@ -716,17 +703,14 @@ def test_a_lock_that_is_lost_charges_nothing_or_is_not_told_after_a_charge(
     """Told after it, the run folder would take the charge for none and charge again."""
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
     ledger = Ledger(team.url(CLIENT), dataset_id)
-    ends = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE query LIKE '%pg_advisory_xact_lock%' AND state = 'idle in transaction'"
-    )
+    locks = "query LIKE '%pg_advisory_xact_lock%' AND state = 'idle in transaction'"
     with pytest.raises(LedgerError, match="Nothing was charged"), charging(ledger):
-        team.run(ends)
+        team.end_clients(locks)
         charge(ledger)
     assert ledger.count_fits() == 0
     with charging(ledger):
         charge(ledger)
-        team.run(ends)
+        team.end_clients(locks)
     assert ledger.count_fits() == 1 and ledger.verify() == []
 
 
