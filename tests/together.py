@@ -3,18 +3,11 @@ real processes listen.
 """
 
 import os
-import socket
 import threading
 
 import numpy as np
 
 from dphead.sums.hosts import Hosts
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Threads(Hosts):

@@ -20,8 +20,9 @@ from commands import (
     report_of,
 )
 from features import edited
-from together import LOOPBACK, free_port
+from together import LOOPBACK
 
+from benchmarks.faults.servers import free_port
 from dphead.fit.head_file import open_head
 from dphead.fit.options import Place
 from dphead.privacy.ledger import Ledger

@@ -11,9 +11,9 @@ import pytest
 import torch
 from commands import Fork, dphead
 from core import toy
-from together import free_port
 
 import dphead.jax as dpx
+from benchmarks.faults.servers import free_port
 from dphead import (
     DPPCA,
     DPHeadClassifier,
@@ -397,7 +397,7 @@ print(json.dumps(told))
 def test_two_processes_give_the_head_of_one(tmp_path):
     address = f"127.0.0.1:{free_port()}"
     running = [Fork(tmp_path, PROCESS, address, i) for i in range(2)]
-    done = [one.wait(120) for one in running]
+    done = [one.wait() for one in running]
     assert [one.code for one in done] == [0, 0], done
     heads, ledgers, refusals, copies, *reads, fits, again, apart, texts = zip(
         *(json.loads(one.out.splitlines()[-1]) for one in done), strict=True
