@@ -13,8 +13,8 @@ import numpy as np
 from dphead.analysis.records import read_run
 from dphead.estimators.base import DPClassifier
 from dphead.estimators.docstrings import documented
-from dphead.estimators.fitting import named_as_given
 from dphead.estimators.guarantee import privacy_of
+from dphead.estimators.labels import named_as_given
 from dphead.fit.head_file import open_head
 from dphead.planning.methods import settable
 from dphead.solvers.gradient import Average

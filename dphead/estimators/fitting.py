@@ -26,6 +26,7 @@ from dphead.analysis.protected import about_people
 from dphead.data.device_rows import DeviceRows
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
+from dphead.estimators.labels import saved_facts
 from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
 from dphead.fit.backends import Backend
 from dphead.fit.fit import (
@@ -70,8 +71,6 @@ from dphead.sums.hosts import SumOfParts, all_or_none
 from dphead.sums.verified import VerifiedSum
 
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
-# Python types of classes by the kind of their dtype; others are strings
-_KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
 _T = TypeVar("_T")
 
 
@@ -487,21 +486,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
                 tuning=tuned,
                 sha256=save(out, result.trained, facts),
             )
-
-
-def saved_facts(about: About, classes: np.ndarray) -> dict[str, Any]:
-    """Return what a saved head or network holds on its classes and rows."""
-    return {
-        "class_names": about.source.class_names,
-        "class_kind": classes.dtype.kind,
-        "feature_space": about.space,
-    }
-
-
-def named_as_given(facts: dict[str, Any]) -> np.ndarray:
-    """Return the classes of a saved head or network, in the type that was declared."""
-    kind = _KINDS.get(facts.get("class_kind", "U"), str)
-    return np.array([kind(name) for name in facts["class_names"]])
 
 
 def _on_processes(fit: Fit[_T], data: TrainingData) -> Fit[_T]:

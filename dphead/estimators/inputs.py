@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from dphead_extract.items import is_encodable
 from scipy.sparse import issparse
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, validate_data
 
 from dphead.data.arrays import ArrayRows, declared_dtype, group_ids
 from dphead.data.device_rows import DeviceRows, jax_array
@@ -138,6 +136,8 @@ def from_arrays(
     said = declared_dtype(y)
     x, y = checked_rows(estimator, x, label_column(y) if private else y)
     if not private:
+        from sklearn.utils.multiclass import check_classification_targets
+
         check_classification_targets(y)
         said = y.dtype
     names = declared(classes) if classes is not None else np.unique(y)
@@ -258,6 +258,9 @@ def checked_rows(
 
     Without privacy, scikit-learn also checks the values, with the options `checks`.
     """
+    # a loop of the user's own avoids this import, which takes a second
+    from sklearn.utils.validation import check_consistent_length, validate_data
+
     if not np.isfinite(estimator.epsilon):
         if y is None:
             return validate_data(estimator, x), None

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 from dphead_extract.items import name_of
-from sklearn.utils.validation import column_or_1d
 
 from dphead.data.arrays import declared_dtype, is_missing, read_column
 from dphead.data.device_rows import DeviceRows, own_scalars
+from dphead.fit.fit import About
 
 _EXACT = {Decimal, Fraction}
 _REAL = {bool, int, float, *_EXACT} | {
@@ -24,6 +24,8 @@ _NUMBERS = _REAL | {complex} | {np.dtype(c).type for c in np.typecodes["Complex"
 _ROWS_AT_ONCE = 4096  # avoids a second copy of all rows
 # types of labels, by the dtype of the classes
 _TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}
+# Python types of classes by the kind of their dtype; others are strings
+_KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
 
 
 def label_column(y: Any) -> np.ndarray:
@@ -32,7 +34,12 @@ def label_column(y: Any) -> np.ndarray:
     Labels without a fixed dtype stay objects, because the dtype of a converted list or
     pandas column would depend on every item.
     """
-    held = column_or_1d(read_column(y), warn=True)
+    held = read_column(y)
+    if held.ndim != 1 or held.dtype.kind not in "biufUSO":
+        # a loop of the user's own avoids this import, which takes a second
+        from sklearn.utils.validation import column_or_1d
+
+        held = column_or_1d(held, warn=True)
     if held.dtype.kind != "O":
         return held
     return np.fromiter(own_scalars(held), object, len(held))
@@ -194,3 +201,18 @@ def _would_round(one: np.dtype, other: np.dtype) -> bool:
     """Return whether numpy compares these integer dtypes as floats, with rounding."""
     both_whole = one.kind in "iu" and other.kind in "iu"
     return both_whole and np.result_type(one, other).kind == "f"
+
+
+def saved_facts(about: About, classes: np.ndarray) -> dict[str, Any]:
+    """Return what a saved head or network holds on its classes and rows."""
+    return {
+        "class_names": about.source.class_names,
+        "class_kind": classes.dtype.kind,
+        "feature_space": about.space,
+    }
+
+
+def named_as_given(facts: dict[str, Any]) -> np.ndarray:
+    """Return the classes of a saved head or network, in the type that was declared."""
+    kind = _KINDS.get(facts.get("class_kind", "U"), str)
+    return np.array([kind(name) for name in facts["class_names"]])

@@ -13,7 +13,7 @@ from torch import nn
 from dphead.analysis.metrics import probabilities
 from dphead.data.arrays import declared_dtype, group_ids
 from dphead.estimators.docstrings import documented
-from dphead.estimators.fitting import PrivateClassifier, named_as_given
+from dphead.estimators.fitting import PrivateClassifier
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
@@ -21,6 +21,7 @@ from dphead.estimators.inputs import (
 )
 from dphead.estimators.labels import (
     label_column,
+    named_as_given,
     positions,
     require_same_kind,
     unmatched_labels,

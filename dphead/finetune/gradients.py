@@ -18,6 +18,7 @@ from functools import reduce
 from typing import Any, ClassVar, Literal
 
 import torch
+from dphead_extract.compiler import without_compiler
 from dphead_extract.vectors import are_alike
 from torch import Tensor, nn
 from torch._C import (
@@ -273,7 +274,7 @@ class PerExample:
         of_rows = vmap(grad(of_row), in_dims=dims, randomness="different")
         try:
             # anomaly detection would show a row whose gradient is NaN
-            with torch.autograd.set_detect_anomaly(False):
+            with torch.autograd.set_detect_anomaly(False), without_compiler():
                 found = of_rows(weights, x, y, *more)
         finally:
             for layer in self.model.modules():
@@ -298,13 +299,15 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         Public random rows.
     """
     y = torch.zeros(3, dtype=torch.int64, device=views.device)
-    before = _wrapped()  # an earlier trial's, which a traceback keeps
+    # leaves out tensors of an earlier trial, which a traceback keeps
+    gc.freeze()
     try:
         first, _, _, again, chunk = (
             torch.cat([part[0] for one in parts for part in one.columns])
             for x in (views[:1], views[1:2], views[2:], views[:1], views)
             if (parts := gradients.parts(x, y[: len(x)]))
         )
+        kept = [weakref.ref(one) for one in _wrapped()]
     # a module that keeps a tensor raises here, or one without some tokens
     except Exception as error:
         reason = str(error).split("\n")[0].rstrip(".")
@@ -313,6 +316,8 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             f"work under torch.func.vmap, got an error ({reason}). Remove layers that "
             "keep tensors, and branches that depend on values."
         ) from error
+    finally:
+        gc.unfreeze()
     if not first.any():
         raise ValueError(
             "The loss of a random image does not depend on the trained parameters. "
@@ -330,7 +335,6 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             "Remove code that sees all of them, such as the `vmap` rule of a "
             "torch.autograd.Function."
         )
-    kept = [weakref.ref(one) for name, one in _wrapped().items() if name not in before]
     if kept:
         gc.collect()  # cycles of torch's own are not in use
     end = time.monotonic() + (_OTHERS_SECONDS if threading.active_count() > 1 else 0)
@@ -354,10 +358,10 @@ def _moved(one: Tensor, other: Tensor) -> bool:
     return not bool(moved <= 1e-3 * size)
 
 
-def _wrapped() -> dict[int, Tensor]:
-    """Return the tensors of torch.func's transforms that are still in use, by id."""
+def _wrapped() -> list[Tensor]:
+    """Return the tensors of torch.func's transforms in use that the collector lists."""
     wrapped = _functorch.is_functorch_wrapped_tensor
     objects = gc.get_objects()
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
     tensors = (one for one in objects if type(one) in kinds)
-    return {id(one): one for one in tensors if wrapped(one)}
+    return [one for one in tensors if wrapped(one)]

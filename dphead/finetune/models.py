@@ -19,6 +19,7 @@ from dphead_extract.backbones.weights import (
     first_line,
     read_state,
 )
+from dphead_extract.compiler import import_timm
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -93,8 +94,7 @@ def build_network(
 
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
     """Return a timm model."""
-    import timm
-
+    timm = import_timm()
     if not timm.is_model(name):
         raise ValueError(
             f"--model {name} is unknown. Use wrn-DEPTH-WIDTH, tb21-NAME, a timm model "
@@ -192,8 +192,7 @@ def pixel_scale(
     """
     config: Any = None
     if spec.of_timm:
-        import timm
-
+        timm = import_timm()
         known = timm.is_model(spec.model)
         config = timm.get_pretrained_cfg(spec.model) if known else None
     own = ((0.5,), (0.25,)) if config is None else (config.mean, config.std)

@@ -22,10 +22,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dphead.analysis.protected import about_people
 from dphead.data.arrays import declared_dtype, group_ids
-from dphead.estimators.fitting import saved_facts
 from dphead.estimators.guarantee import Privacy, privacy_of
 from dphead.estimators.inputs import as_arrays, declared
-from dphead.estimators.labels import label_column, positions, require_same_kind
+from dphead.estimators.labels import (
+    label_column,
+    positions,
+    require_same_kind,
+    saved_facts,
+)
 from dphead.finetune.models import (
     RowLoss,
     bits,

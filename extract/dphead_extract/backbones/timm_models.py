@@ -19,7 +19,6 @@ from dphead_extract.backbones.axes import class_axes
 from dphead_extract.backbones.base import Backbone, BackboneOptions, Family
 from dphead_extract.backbones.families import TRAITS, check_scale
 from dphead_extract.backbones.folding import fold_batch_norm
-from dphead_extract.backbones.timm_import import import_timm
 from dphead_extract.backbones.weights import (
     config_beside,
     config_path,
@@ -28,6 +27,7 @@ from dphead_extract.backbones.weights import (
     load_weights,
     state_sha256,
 )
+from dphead_extract.compiler import import_timm
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import crops, with_channels, without_ends
 
