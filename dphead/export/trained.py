@@ -95,6 +95,13 @@ class Trained:
             return int(np.prod(self.facts["network"]["shape"]))
         return self.head.n_features
 
+    @property
+    def vocabulary(self) -> int | None:
+        """Return the number of tokens, or None if rows are not tokens."""
+        if self.head is not None:
+            return None
+        return self.facts["network"]["model"].get("vocabulary")
+
 
 class Written(NamedTuple):
     """Hold what a format's files take, and dphead's own answers for random input.

@@ -13,7 +13,7 @@ sys.path.insert(0, "{folder}")
 from head import load_head  # needs torch and safetensors, not dphead{code}
 
 head, classes = load_head("{folder}"{model})
-features = torch.randn(3, {n_features})  # yours
+features = {torch_rows}  # yours
 best = head.classes(head(features))
 # -1: a row that is not finite has no class
 print([classes[k] if k >= 0 else None for k in best])
@@ -53,7 +53,7 @@ import numpy as np
 import onnxruntime
 
 session = onnxruntime.InferenceSession("{folder}/model.onnx")
-features = np.random.randn(3, {n_features}).astype("float32")  # yours
+features = {numpy_rows}.astype("float32")  # yours
 scores, probabilities, best = session.run(None, {{"features": features}})
 classes = json.load(open("{folder}/guarantee.json"))["class_names"]
 # -1: a row that is not finite has no class
@@ -68,7 +68,7 @@ sys.path.insert(0, "{folder}")
 from head import load_head  # needs scikit-learn and safetensors, not dphead
 
 classifier = load_head("{folder}")
-features = np.random.randn(3, {n_features}).astype("float32")  # yours
+features = {numpy_rows}.astype("float32")  # yours
 print(classifier.predict(features), classifier.predict_proba(features))
 """
 _NETWORK_IMAGES = """
@@ -129,9 +129,13 @@ def example(trained: Trained, to: str, takes: str, folder: str) -> str:
     examples = _EXAMPLES if trained.kind == "head" else _OF_NETWORKS
     text = examples[to, takes].strip()
     code, model = _own_code(trained)
-    return text.format(
-        folder=folder, n_features=trained.n_features, code=code, model=model
-    )
+    shape, tokens = f"3, {trained.n_features}", trained.vocabulary
+    rows = f"torch.randn({shape})", f"np.random.randn({shape})"
+    if tokens is not None:
+        numbers = f"randint(0, {tokens}, ({shape}))"
+        rows = f"torch.{numbers}", f"np.random.{numbers}"
+    given = dict(zip(("torch_rows", "numpy_rows"), rows, strict=True))
+    return text.format(folder=folder, code=code, model=model, **given)
 
 
 def _own_code(trained: Trained) -> tuple[str, str]:
@@ -153,6 +157,9 @@ def input_in_words(trained: Trained, takes: str) -> str:
     """Describe the input of an export."""
     extraction = trained.facts["extraction"]
     network = extraction.get("backbone")
+    if trained.vocabulary is not None:
+        most = trained.vocabulary - 1
+        return f"{trained.n_features} tokens per row, from 0 to {most}"
     if takes == "features":
         return f"{trained.n_features} features per row, made by {network}"
     if trained.kind == "head":

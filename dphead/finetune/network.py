@@ -135,9 +135,15 @@ class NetworkSpec:
         return self.images * (size + 1) or size
 
     def random(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Return public random rows (n, n_features), float32, in the rows' range."""
+        """Return public random rows (n, n_features), float32, which all count."""
         x = rng.random((n, self.n_features), np.float32)
-        return x * np.float32(255 if self.pixels else self.model.vocabulary or 1)
+        x *= np.float32(255 if self.pixels else 1)
+        if self.model.vocabulary is not None:
+            x[:] = rng.integers(self.model.vocabulary, size=x.shape)
+        if self.images:
+            labels = rng.integers(self.n_classes, size=(n, self.images))
+            x.reshape(n, self.images, -1)[..., -1] = labels
+        return x
 
     def readable(self, x: np.ndarray) -> np.ndarray:
         """Return whether each row (..., size) has only values that the network takes.
@@ -446,8 +452,6 @@ class TorchSums:
             return True
         rng = np.random.default_rng(0)
         row = spec.random(rng, 1)
-        if spec.images:
-            row.reshape(spec.images, -1)[:, -1] = 0  # a label
         y = np.zeros(self.chunk, np.int64)
         block = Block(y, row.repeat(self.chunk, 0), y)
         start = torch.from_numpy(self.network.start)

@@ -113,7 +113,18 @@ def given_rows(x: np.ndarray, vocabulary: int | None) -> np.ndarray:
     uint8 are images, floats are other rows, and with a vocabulary integers are tokens.
     No value of a row is read.
     """
-    x = np.asarray(x)
+    if isinstance(x, np.ma.MaskedArray):
+        raise ValueError(
+            "rows cannot be a masked array, because a network would get the masked "
+            "values. Replace them by a public value, such as with `x.filled(0)`."
+        )
+    try:
+        x = np.asarray(x)
+    except ValueError as error:  # a list of lists of several lengths
+        raise ValueError(
+            f"all rows must have one shape ({error}). Pad texts and series to a public "
+            "length."
+        ) from None
     wanted = "images of uint8 or floats" if vocabulary is None else "integer tokens"
     kinds = "f" if vocabulary is None else "iu"
     if x.ndim < 2 or not (

@@ -12,6 +12,8 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from dphead import DPFinetuneClassifier, PrivateTraining
+from dphead.export.trained import Trained
+from dphead.export.words import example, input_in_words
 from dphead.finetune.network import Network, NetworkSpec, StepParams, TorchSums
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.settings import ModelSpec
@@ -199,3 +201,42 @@ def test_a_recurrent_network_is_trained():
 
     x = np.random.default_rng(0).normal(size=(40, 6, 3))
     classifier(model=Last(), vocabulary=None).fit(x, texts()[1])
+
+
+@pytest.mark.parametrize("vocabulary", [None, WORDS])
+@pytest.mark.parametrize("group", [0, 3])
+def test_the_random_rows_of_trials_all_count(vocabulary, group):
+    """Otherwise a trial before the charge would compare sums of zeros."""
+    model = ModelSpec("own:text", vocabulary=vocabulary)
+    spec = NetworkSpec(model, (5,), 2, pixels=vocabulary is None, images=group)
+    x = spec.random(np.random.default_rng(0), 50)
+    rows, labels = spec.unpacked(x, np.zeros(50, int))
+    assert spec.readable(rows).all()
+    # of groups, labels of every class
+    assert set(labels.ravel()) == ({0, 1} if group else {0})
+    assert len(np.unique(rows)) >= WORDS
+
+
+@pytest.mark.parametrize(
+    "rows, said",
+    [
+        (np.ma.masked_equal(texts()[0], 3), "cannot be a masked array"),
+        ([[1, 2], [3]], "all rows must have one shape"),
+    ],
+)
+def test_rows_with_hidden_values_or_several_lengths_are_refused(rows, said):
+    with pytest.raises(ValueError, match=said):
+        classifier().fit(rows, texts(len(rows))[1])
+
+
+def test_the_examples_of_exports_have_tokens(tmp_path):
+    spec = {"model": "own:text", "vocabulary": WORDS}
+    facts = {"network": {"shape": [5], "model": spec}, "extraction": {}}
+    trained = Trained(tmp_path, None, facts, {}, None, model=module())
+    assert input_in_words(trained, "features") == "5 tokens per row, from 0 to 19"
+    for to in ("torch", "onnx"):
+        code = example(trained, to, "features", "out")
+        (line,) = (one for one in code.splitlines() if one.startswith("features ="))
+        found = {"np": np, "torch": torch}
+        exec(line, found)
+        assert module()(torch.as_tensor(found["features"]).long()).shape == (3, 2)
