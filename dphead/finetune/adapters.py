@@ -1,6 +1,7 @@
 """Train few parameters of a pretrained network: low-rank updates, or biases."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 
@@ -34,11 +35,21 @@ class LowRank(nn.Module):
         """Return the layer's output plus the update's."""
         return self.base(x) + self.up(self.down(x))
 
+    @property
+    def weight(self) -> Tensor:
+        """Return the layer's weight with the update. Some models use it themselves."""
+        update = self.up.weight.flatten(1) @ self.down.weight.flatten(1)
+        return self.base.weight + update.view_as(self.base.weight)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Return the layer's bias."""
+        return self.base.bias
+
     @torch.no_grad()
     def merged(self) -> nn.Module:
         """Add the update to the layer's weight, and return the layer."""
-        update = self.up.weight.flatten(1) @ self.down.weight.flatten(1)
-        self.base.weight += update.view_as(self.base.weight)
+        self.base.weight.copy_(self.weight)
         return self.base
 
 
@@ -70,10 +81,17 @@ def adapt(
         p.requires_grad_(chosen or id(p) in head)
     found = any(p.requires_grad and id(p) not in head for p in model.parameters())
     generator = torch.Generator().manual_seed(seed)
+    held = ((*m._modules.values(), *m._parameters.values()) for m in model.modules())
+    uses = Counter(id(one) for found in held for one in found)
     for name, layer in layers.items():
         parent, _, own = name.rpartition(".")
         chosen = name not in last and _takes_update(layer) and wanted(f"{name}.weight")
         if adapter == "lora" and chosen:
+            if uses[id(layer)] > 1 or uses[id(layer.weight)] > 1:
+                raise ValueError(
+                    f"--adapter lora cannot adapt {name}, because another layer has "
+                    "the same weight. Leave it out with --layers, or use bias."
+                )
             update = LowRank(layer, rank, generator)  # pyright: ignore[reportArgumentType]
             setattr(layers[parent], own, update)
             found = True

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
 from finetune.core import images
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from dphead import DPFinetuneClassifier
@@ -95,3 +97,85 @@ def test_an_adapter_without_anything_to_adapt_is_refused():
     given = {"model": "mobilenetv2_100", "adapter": "lora", "batch_size": 9, "steps": 1}
     with pytest.raises(ValueError, match="--adapter lora needs pretrained weights"):
         make_settings(given)[0].check_complete()
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, or one layer at two places, and a last layer."""
+
+    def __init__(self, module=False):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        if module:
+            self.second = self.first
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.second(self.first(x).tanh()))
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_a_weight_of_two_layers_gets_no_update_that_merges_into_both(module):
+    with pytest.raises(ValueError, match="cannot adapt first, because another layer"):
+        spec = ModelSpec("own:network", adapter="lora")
+        build_network(spec, 3, module=Tied(module))
+    # a block that is used twice has one update, which is merged once
+    block = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+    own = nn.Sequential(block, block, nn.Linear(6, 3))
+    model = build_network(ModelSpec("own:network", adapter="lora"), 3, module=own)
+    for _, p in trained(model):
+        nn.init.normal_(p)
+    x = torch.ones(2, 6)
+    # float32 sums of at most 12 products in another order
+    torch.testing.assert_close(merged(model)(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+class OwnProduct(nn.Module):
+    """Uses the weight of its layer, as timm's BEiT and Swin do."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(nn.functional.linear(x, self.inner.weight, self.inner.bias))
+
+
+def test_a_model_that_uses_a_weight_itself_is_adapted():
+    model = build_network(
+        ModelSpec("own:network", adapter="lora"), 3, module=OwnProduct()
+    )
+    for _, p in trained(model):
+        nn.init.normal_(p)
+    x = torch.ones(2, 6)
+    model(x).sum().backward()
+    assert model.inner.up.weight.grad.any()
+    # float32 sums of at most 12 products in another order
+    torch.testing.assert_close(merged(model)(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_timm_model_is_exported_to_timm_without_its_adapter(tmp_path):
+    """The export compares the scores of what timm loads."""
+    public = timm.create_model("test_vit", num_classes=5)
+    save_file(public.state_dict(), tmp_path / "weights.safetensors")
+    x, y = images(30, size=32)
+    model = DPFinetuneClassifier(
+        model="test_vit",
+        weights=str(tmp_path / "weights.safetensors"),
+        adapter="lora",
+        rank=2,
+        layers=("blocks[.]0[.]attn",),
+        classes=range(3),
+        epsilon=50.0,
+        delta=1e-3,
+        noise_multiplier=1.0,
+        accountant="rdp",
+        batch_size=15,
+        steps=1,
+    ).fit(x.transpose(0, 2, 3, 1), y)
+    assert model.export("timm", tmp_path / "timm").not_compared == ""
+    loaded = load_file(tmp_path / "timm" / "model.safetensors")
+    assert loaded.keys() == public.state_dict().keys()
+    moved = {k for k in loaded if k in public.state_dict() and "head" not in k}
+    moved = {k for k in moved if not torch.equal(loaded[k], public.state_dict()[k])}
+    assert moved == {f"blocks.0.attn.{part}.weight" for part in ("qkv", "proj")}
