@@ -211,6 +211,9 @@ def _budget(which: Path, epsilon: float, delta: float) -> None:
 
     (book,) = _open(which, write=True)
     fix_budget(book, epsilon, delta)
+    if book.is_sum():  # a merge fixed this budget
+        _spent(book, False)
+        return
     limit = declared_at(epsilon, delta)
     text = f"{tied(limit)}, for all fits in this ledger together. It is never exceeded."
     beside = "The ledger is new and has no data set: its first fit sets it."

@@ -206,6 +206,8 @@ def test_a_merged_budget_that_holds_is_no_guarantee_for_the_sum(tmp_path, clinic
         assert "no guarantee for their sum" in text and after not in text
     assert after not in words(dphead("check", run).out)
     assert guarantee_of(run, {"class_names": []})["budget_of_all_fits"] is None
+    again = fitted("ledger", "budget", two, "--epsilon", 3, "--delta", 1e-3).out
+    assert "no guarantee for their sum" in words(again) and "never" not in again
     shown = json.loads(fitted("ledger", "show", two, "--json").out)
     assert shown["is_sum"] and shown["budget"]["epsilon"] == 3
     said = refusal("fit", two, "-o", tmp_path / "no", *FIT, "--epsilon", 2.95)

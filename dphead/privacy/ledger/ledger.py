@@ -145,8 +145,9 @@ class Ledger(LedgerFile):
                     f"{declared_at(epsilon, delta)}. Keep the budget. `dphead ledger "
                     "show` prints the epsilon that remains."
                 )
-            self.set_once("budget", json.dumps(wanted))
-            seals.seal(self)
+            if kept is None:  # a merge keeps its budgets under other keys
+                self.set_once("budget", json.dumps(wanted))
+                seals.seal(self)
 
     def budget(self) -> dict[str, float] | None:
         """Return epsilon, delta and RDP order of the budget, or None without one.

@@ -8,6 +8,7 @@ from ledgers import DELTA, specs
 
 from dphead.privacy.ledger import Ledger, LedgerError, seals
 from dphead.privacy.ledger.moving import holds_all, merge, move
+from dphead.privacy.ledger.schema import SEALS
 from dphead.privacy.ledger.store import MERGED, MOVED
 
 
@@ -33,6 +34,19 @@ def test_the_budget_after_a_merge_is_within_both(books):
         reserve(refused, target)
     reserve(specs(1, 40.0), target)
     assert target.count_fits() == 3
+
+
+def test_a_budget_of_a_merge_can_be_set_again(books):
+    """A second fact of the same budget, after fits, would be damage."""
+    source, target = books
+    source.set_budget(3.0, DELTA)
+    for book in books:
+        reserve(specs(1, 8.0), book)
+    merge([source], target)
+    before = target.facts(), target.rows(SEALS)
+    target.set_budget(3.0, DELTA)
+    assert (target.facts(), target.rows(SEALS)) == before and target.verify() == []
+    reserve(specs(1, 8.0), target)
 
 
 def test_a_moved_ledger_without_charges_is_held_where_it_went(tmp_path):
