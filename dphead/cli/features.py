@@ -6,6 +6,7 @@ when a command runs.
 
 import shlex
 from collections import Counter
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -201,17 +202,21 @@ def print_people(people: dict[str, Any] | None, path: Path | None = None) -> Non
 
 
 def print_budget(features: Path) -> None:
-    """Print the next commands: set a budget, if no ledger exists yet, and fit.
+    """Print the next commands: set a budget, if the ledger is empty, and fit.
 
     A budget can be set only before the first fit.
     """
     from dphead_extract.features.format import open_features
 
-    from dphead.fit.ledgers import counted_in, default_ledger_path
+    from dphead.fit.ledgers import counted_in, read_ledger
+    from dphead.privacy.ledger import LedgerError
 
     with open_features(features) as file:
         splits, grouped = file.split_names, file.group is not None
-        begun = default_ledger_path(counted_in(file.dataset_id)).exists()
+        counted, begun = counted_in(file.dataset_id), True
+    # a fit explains an unusable ledger
+    with suppress(LedgerError), closing(read_ledger(None, counted)) as book:
+        begun = book.count_fits() > 0 or book.budget() is not None
     split = " --split train" if len(splits) > 1 else ""
     split += " --test-split test" if splits == ["train", "test"] else ""
     name = shlex.quote(str(features))

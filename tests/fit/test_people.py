@@ -112,10 +112,13 @@ def fits_of(features):
 
 
 def test_two_years_of_patients_share_one_budget(store, tmp_path, clinic):
-    one = made(tmp_path, "one", 0, "--people", clinic)
+    one, command = year(tmp_path, "one", 0)
+    offer = "before the first fit, set a budget"
+    assert offer in fitted(*command, "--people", clinic).out
     fitted("ledger", "budget", one, "--epsilon", 3, "--delta", 1e-3)
     fitted("fit", one, "-o", tmp_path / "r1", *FIT, "--epsilon", 2.5)
-    two = made(tmp_path, "two", 0, "--people", clinic)  # the same people
+    two, command = year(tmp_path, "two", 0)  # the same people
+    assert offer not in fitted(*command, "--people", clinic).out
     assert id_of(one) == id_of(two)
     said = refusal("fit", two, "-o", tmp_path / "r2", *FIT, "--epsilon", 2.5)
     assert "exceed the budget" in said
