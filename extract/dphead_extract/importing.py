@@ -144,9 +144,10 @@ def import_features(
                 fill(table, options, writer, progress)
                 writer.finish()
             # the same command would fail again, so nothing can be resumed
-            except FormatError:
+            except FormatError as error:
                 writer.discard()
-                raise
+                after = people.after_failure(header.dataset_id, writer.dataset_id)
+                raise ExtractError(f"{error}{after}") from None
     unread = [f"array that is not read: {name}" for name in table.unread]
     return Imported(
         path=options.output,

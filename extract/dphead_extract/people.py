@@ -240,6 +240,18 @@ class People:
             f"that wrote it failed, write this file with --dataset-id {theirs}."
         )
 
+    def after_failure(self, given: str | None, drawn: str) -> str:
+        """Return how to repeat a command that recorded people, and wrote no file.
+
+        `given` is the data set's id if it was typed, and `drawn` is the one of `keep`.
+        """
+        if not self.new or given is not None:
+            return ""
+        return (
+            f" The people are recorded in data set {drawn}. Repeat the command with "
+            f"--dataset-id {drawn}."
+        )
+
     def check_ledger(self, dataset_id: str) -> None:
         """Raise ExtractError if the data set has another ledger than declared."""
         shares = self._ledger_of(dataset_id) == self._system_id()

@@ -838,11 +838,13 @@ def test_an_import_that_failed_is_repeated_with_the_id_that_it_recorded(
     rows, command = dict(np.load(command[2])), (*command, "--people", clinic)
     command = (*command, "--new-people")
     np.savez(tmp_path / "one.npz", **rows | {"features": rows["features"] * np.nan})
-    assert "not finite" in refusal(*command)
+    told = words(refusal(*command))
+    assert "not finite" in told
     np.savez(tmp_path / "one.npz", **rows)
     said = words(refusal(*command))
     named = re.search("with (--dataset-id) ([0-9a-f]{32})[.]", said)
     assert named and not output.exists(), said
+    assert named.group() in told
     fitted(*command, *named.groups())
     assert people_of(output) == {"system": clinic, "new": True}
 
