@@ -107,5 +107,17 @@ def moved_to(book: Ledger) -> tuple[str | None, bool]:
     return place, False
 
 
+def counted_at(book: Ledger) -> str | None:
+    """Return the ledger that has a closed ledger's charges now, or None.
+
+    A ledger can move to a server, and be merged there.
+    """
+    place, all_there = moved_to(book)
+    if place is None or not all_there:
+        return None
+    with closing(Ledger(place, read_only=True)) as target:
+        return counted_at(target) or place
+
+
 def _is_there(place: str) -> bool:
     return is_on_server(place) or os.path.isfile(place)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.ledger_place import located, moved_to
+from dphead.analysis.ledger_place import counted_at, located
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import name_unit_in, stated_guarantee
 from dphead.analysis.sealed import (
@@ -395,7 +395,7 @@ def _ledger_fits(
     fits, theirs, budget = book.fits(), book.meta("dataset_id"), book.budget()
     # a merge may have fixed a budget, or a smaller one, after the report
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
-    place, all_there = moved_to(book)
+    place = counted_at(book)
     limit = _limit(book)
     book.close()
     own = report["data"].get("dataset_id")
@@ -424,7 +424,7 @@ def _ledger_fits(
                 report["ledger"]["total_epsilon"],
                 f"the ledger gives {total}",
             )
-    if place is None or not all_there:
+    if place is None:
         return fits, None, limit
     with closing(Ledger(place, read_only=True)) as book:
         return book.fits(), place, _limit(book)

@@ -5,6 +5,7 @@ affects anything before the charge.
 """
 
 import inspect
+import json
 import os
 import sys
 import uuid
@@ -22,6 +23,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dphead.analysis.check import about_classes
+from dphead.analysis.ledger_place import counted_at
 from dphead.analysis.protected import about_people
 from dphead.data.device_rows import DeviceRows
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
@@ -62,7 +64,7 @@ from dphead.planning.plan import FitPlan, large_delta, make_plan
 from dphead.planning.worth import about_noise, is_too_little
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import is_on_server, is_url
-from dphead.privacy.ledger.store import IN_MEMORY
+from dphead.privacy.ledger.store import IN_MEMORY, PEOPLE
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import Solver
@@ -156,9 +158,10 @@ class PrivateEstimator(BaseEstimator):
 
     @property
     def ledger_(self) -> Ledger:
-        """Return the ledger with the charge of this fit.
+        """Return the ledger that has the charge of this fit now.
 
         An unpickled estimator opens the file again. Pickling loses a ledger in memory.
+        A ledger that was moved or merged after the fit is opened at its new place.
 
         Raises
         ------
@@ -178,6 +181,8 @@ class PrivateEstimator(BaseEstimator):
                     "file from a backup."
                 )
             self._ledger = Ledger(self._ledger)
+        if (place := counted_at(self._ledger)) is not None:
+            self._ledger = Ledger(place)
         return self._ledger
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -471,9 +476,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             )
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])
-        about = beside_others(self._about, out, ledger.path, tuning, charged=True)
+        about = self._about
+        at_fit, notes = about_people(vars(about.source)), self.privacy_.notes
+        declared = about.source.dataset_id and ledger.meta(PEOPLE)
+        if declared:  # maybe after the fit
+            own = {"dataset_id": ledger.meta("dataset_id")}
+            source = replace(about.source, **own, people=json.loads(declared))
+            about = replace(about, source=source)
+            now = about_people(vars(source)) or ""
+            notes = [note.replace(at_fit or now, now) for note in notes]
+        about = beside_others(about, out, ledger.path, tuning, charged=True)
         # the notes already contain the warnings on other ledgers
-        about = replace(about, warnings=tuple(self.privacy_.notes))
+        about = replace(about, warnings=tuple(notes))
         result = replace(self._result, ledger=ledger)
         facts |= saved_facts(about, vars(self)["classes_"])
         with locked(out):

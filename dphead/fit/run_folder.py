@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dphead.analysis.card.page import page
-from dphead.analysis.ledger_place import moved_to
+from dphead.analysis.ledger_place import counted_at
 from dphead.analysis.sealed import plain, read_json, write_json
 from dphead.fit import report as reports
 from dphead.fit.fit import About, Fit, FitResult, charge_ledger
@@ -347,8 +347,7 @@ def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
     """
     place = marker.get("ledger")
     with suppress(LedgerError), closing(Ledger(str(place), read_only=True)) as book:
-        moved, all_there = moved_to(book)
-        place = moved if all_there else place
+        place = counted_at(book) or place
     # a checkpoint replaces stored releases and shows that values were released
     released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
     if released or place != ledger.path:

@@ -288,17 +288,33 @@ def test_a_budget_refuses_the_ledger_that_counts_a_data_set_with_its_images(
     assert refused_beside(system)
 
 
+@pytest.fixture(params=["merged", "moved and merged"])
+def moved(request, monkeypatch):
+    """What moves a file's ledger to a server before a merge, or does nothing."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+
+    def move(features):
+        if request.param != "merged":
+            team = request.getfixturevalue("team")
+            move_ledger(open_ledger(None, id_of(features)), team.url(CLIENT))
+            on_server(team, monkeypatch)
+
+    return move
+
+
 def test_a_fit_that_was_interrupted_before_a_merge_goes_on(
-    tmp_path, clinic, monkeypatch
+    tmp_path, clinic, monkeypatch, moved
 ):
     one, fit = made(tmp_path, "one", 0), ("-o", tmp_path / "run", *FIT)
     with monkeypatch.context() as patch:
         patch.setattr(run_folder, "charge_ledger", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             dphead("fit", one, *fit)
+    charge_groups(one)
+    moved(one)
     module.declare_people(one, clinic, False)
     fitted("fit", one, *fit)
-    assert fits_of(one) == 1
+    assert fits_of(one) == 2
 
 
 def test_later_files_of_rows_that_were_merged_share_the_ledger(tmp_path, clinic):
@@ -423,12 +439,13 @@ def test_a_ledger_takes_no_other_groups_while_it_is_merged(
     assert fits_of(one) == 0
 
 
-def test_a_run_knows_the_ledger_that_its_own_was_merged_into(tmp_path, clinic):
+def test_a_run_knows_the_ledger_that_its_own_was_merged_into(tmp_path, clinic, moved):
     from dphead import DPLeastSquaresClassifier
 
     one, run = made(tmp_path, "one", 0), tmp_path / "run"
     head = DPLeastSquaresClassifier(epsilon=1.0, group_cap=2, delta=1e-3).fit(one)
     head.save(run)
+    moved(one)
     system = People(people_index(), clinic).shared_id
     fix_budget(open_ledger(None, system), 9.0, 1e-3)
     merged, _ = module.declare_people(one, clinic, False)
@@ -439,10 +456,12 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(tmp_path, clinic):
     assert "now, with 1 more fits: the ledger's plain sum is now epsilon" in said
     assert "not counted" not in said and "another ledger" not in said
     head.save(tmp_path / "late")
+    late = report_of(tmp_path / "late")
+    assert late["ledger"]["fits"] == 2 and late["ledger"]["elsewhere"] == []
+    assert f"by the id system {clinic}" in late["statement"]
+    assert OWN not in json.dumps(late) and late["data"]["dataset_id"] == system
     said = words(dphead("check", tmp_path / "late").out)
-    assert "counted in the ledger" in said and "another ledger" not in said
-    (elsewhere,) = report_of(tmp_path / "late")["ledger"]["elsewhere"]
-    assert elsewhere["fits"] == 2 and system in elsewhere["path"]
+    assert "spent (delta 0.001) in 2 fits" in said and "another ledger" not in said
 
 
 class Killed(BaseException):
