@@ -36,7 +36,7 @@ from dphead.privacy.atomic_write import ForeignFile, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.groups import Groups
 from dphead.privacy.ledger.moving import counted_data_sets, move
-from dphead.privacy.ledger.server import held, is_on_server, team_url
+from dphead.privacy.ledger.server import held, is_on_server, store_id, team_url
 from dphead.privacy.ledger.store import (
     COUNTS,
     IN_MEMORY,
@@ -523,23 +523,23 @@ def _writable() -> Iterator[None]:
 
 @contextmanager
 def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
-    """Hold the lock of all ledgers of the team's server, if there is one.
+    """Hold the lock of all ledgers of the ledger's server, and of the team's.
 
-    If the lock is lost before the charge's COMMIT, the charge ends and nothing is
+    If a lock is lost before the charge's COMMIT, the charge ends and nothing is
     charged.
     """
-    url = ledger.url or team_url()
-    if url is None:
-        yield
-        return
-    with held(url) as check:
+    urls = [url for url in dict.fromkeys((team_url(), ledger.url)) if url is not None]
+    if len(urls) > 1:  # all processes take two locks in one order
+        urls = [url for _, url in sorted({store_id(url): url for url in urls}.items())]
+    with ExitStack() as locks:
+        checks = [sure, *(locks.enter_context(held(url)) for url in urls)]
 
-        def both() -> None:
+        def all_held() -> None:
             """Raise LedgerError if a lock was lost."""
-            sure()
-            check()
+            for check in checks:
+                check()
 
-        ledger.before_commit = both
+        ledger.before_commit = all_held
         try:
             yield
         finally:
