@@ -392,7 +392,7 @@ def check_alone(
             todo = merged or (
                 "Use a ledger without a budget, and add up the fits. If a missing "
                 "ledger was moved here, or never held a fit, remove its line from "
-                f"{_notes(other.dataset_id)}."
+                f"{notes_path(other.dataset_id)}."
             )
             raise LedgerError(
                 f"a budget must count every fit on the same images, got {other} in "
@@ -678,10 +678,13 @@ def _read(
     try:
         with closing(Ledger(place, read_only=True)) as book:
             of = book.meta("dataset_id") or name
+            more = [of, *counted_data_sets(book)]
+            if name not in more and place in noted_ledgers(name):
+                raise LedgerError(f"{place} is the ledger of another data set now.")
             moved, all_there = moved_to(book)
             held = (0, None) if all_there else (book.count_fits(), book.budget())
             one = Elsewhere(place, of, *held, shares=of != dataset_id)
-            return one, [of, *counted_data_sets(book)], [moved] if moved else []
+            return one, more, [moved] if moved else []
     except HeldLedger:
         raise
     except (LedgerError, ValueError):
@@ -689,13 +692,14 @@ def _read(
         return Elsewhere(place, name, None, None, shares=shares), [], []
 
 
-def _notes(dataset_id: str) -> Path:
+def notes_path(dataset_id: str) -> Path:
+    """Return the file that names a data set's ledgers in other places."""
     return default_ledger_path(dataset_id).with_suffix(".others")
 
 
 def noted_ledgers(dataset_id: str) -> list[str]:
     """Return the non-default ledgers that were noted for a data set."""
-    path = _notes(dataset_id)
+    path = notes_path(dataset_id)
     lines = path.read_text().splitlines() if path.exists() else []
     try:
         return [str(json.loads(line)) for line in lines]
@@ -719,7 +723,7 @@ def note_ledger(path: str, dataset_id: str) -> None:
     if path == IN_MEMORY or name in (own, *noted_ledgers(dataset_id)):
         return
     with _writable():
-        notes = _notes(dataset_id)
+        notes = notes_path(dataset_id)
         notes.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = open_own(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         # one write for the whole line, so that two processes cannot mix their lines

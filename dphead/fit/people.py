@@ -12,10 +12,12 @@ from dphead_extract.people import People, rows_name
 from dphead.analysis.ledger_place import ledger_home, moved_to
 from dphead.fit.ledgers import (
     RowGroups,
+    data_set_of,
     holding,
     known_ledgers,
     ledger_name,
     note_ledger,
+    notes_path,
     open_ledger,
     other_ledgers,
     people_index,
@@ -201,11 +203,16 @@ def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
     own = str(ledger_name(None, dataset_id))
     places = [*dict.fromkeys((own, *known_ledgers(dataset_id)))]
     for place in places:
-        missing = not is_on_server(place) and not os.path.isfile(place)
-        if place != own and missing:
+        gone, theirs = "", data_set_of(place)
+        if not is_on_server(place) and not os.path.isfile(place):
+            gone = "is missing"
+        elif theirs not in (None, dataset_id):
+            gone = f"was replaced by one of data set {theirs}"
+        if place != own and gone:
             raise LedgerError(
-                f"The ledger {place} of data set {dataset_id} is missing, and may hold "
-                "fits. Restore it from a backup, then run this command again."
+                f"The ledger {place} of data set {dataset_id} {gone}, and may hold "
+                "fits. Restore it from a backup. If it never had a fit, remove its "
+                f"line from {notes_path(dataset_id)}. Then run this command again."
             )
         book = Ledger(place, dataset_id)
         moved, all_there = moved_to(book)

@@ -37,6 +37,7 @@ from dphead.fit.ledgers import (
     ledger_home,
     move_ledger,
     note_ledger,
+    notes_path,
     open_ledger,
     people_index,
     read_ledger,
@@ -582,6 +583,25 @@ def test_a_ledger_that_is_found_after_the_merge_counts(store, tmp_path, clinic):
     assert fits_of(two) == 1
     with charging(book):
         assert book.budget()["epsilon"] == 2.0
+
+
+def test_a_noted_path_of_another_data_set_now_is_a_missing_ledger(tmp_path, clinic):
+    """Its file was removed, and the path was used again."""
+    one, other = made(tmp_path, "one", 0), tmp_path / "other.sqlite"
+    note_ledger(str(other), id_of(one))
+    fix_budget(Ledger(other, Z), 2.0, 1e-3)
+    (found,) = charged_elsewhere(id_of(one))
+    assert (found.path, found.dataset_id, found.fits) == (str(other), id_of(one), None)
+    charge_groups(one)  # the budget is that of other rows
+    notes = notes_path(id_of(one))
+    for gone in (f"was replaced by one of data set {Z}", "is missing"):
+        with pytest.raises(LedgerError, match=gone) as told:
+            module.declare_people(one, clinic, False)
+        assert f"remove its line from {notes}" in str(told.value)
+        other.unlink(missing_ok=True)
+    notes.unlink()
+    module.declare_people(one, clinic, False)
+    assert fits_of(one) == 1
 
 
 def test_other_members_learn_which_data_sets_a_member_merged(
