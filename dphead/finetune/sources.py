@@ -332,7 +332,9 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     system, new = options.people, options.new_people
     people = People(people_index() if has_home() else None, system, new)
     people = people.of_same(options.same_data_as, data.groups)
-    named = people.data_set(_named(options))
+    named = _named(options)
+    if options.same_data_as is None:  # the ledger of that file can have been merged
+        named = people.data_set(named)
     known = index.overlaps(data.digests) if index is not None else []
     recorded = not options.dry_run
     with people.held():

@@ -126,10 +126,10 @@ def record_joined(path: Path) -> None:
     with open_features(path) as file:
         if file.people is None:
             return
-        people = People(people_index(), file.people["system"], file.people["new"])
-        with people.held():
-            rows = rows_name(file.salt, file.config)
-            people.keep(file.dataset_id, rows, file.group)
+        declared = People(people_index(), **file.people)
+        with declared.held():
+            people = declared.now(file.dataset_id)
+            people.keep(file.dataset_id, rows_name(file.salt, file.config), file.group)
 
 
 def _check_merge(

@@ -102,6 +102,11 @@ class People:
             return None
         return {"system": self.system, "new": self.new}
 
+    def now(self, dataset_id: str) -> People:
+        """Return the declaration of a data set whose ledger may be merged later."""
+        own = self.new and self._ledger_of(dataset_id) != self._system_id()
+        return replace(self, new=own)
+
     def of_same(
         self, path: str | Path | None, groups: np.ndarray | None, first: int = 0
     ) -> People:
@@ -114,11 +119,8 @@ class People:
         if path is not None:
             with open_features(path) as file:
                 theirs, theirs_id, known = file.people, file.dataset_id, file.group
-            if theirs is not None and theirs["new"] and self.index is not None:
-                # its ledger can have been merged later
-                same = replace(self, system=theirs["system"], new=True)
-                own = same._ledger_of(theirs_id) != same._system_id()
-                theirs = {"system": theirs["system"], "new": own}
+            if theirs is not None and self.index is not None:
+                theirs = People(self.index, **theirs).now(theirs_id).record
         if theirs is None or theirs == self.record:
             return self
         if self.system is not None:
@@ -135,7 +137,7 @@ class People:
                 f"The groups differ from those of {path}, which are ids of the id "
                 f"system {theirs['system']!r}. Name the same column of ids. If these "
                 f"are ids of that system too, type --people {theirs['system']}"
-                f"{' --new-people' * theirs['new']}."
+                f"{' --new-people' * bool(theirs['new'])}."
             )
         return replace(self, system=theirs["system"], new=theirs["new"])
 

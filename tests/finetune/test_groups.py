@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from commands import dphead, report_of
+from commands import dphead, id_of, report_of
 from dphead_extract.sources.classes import Classes
 from finetune.core import OWN, images, images_file
 from numpy.testing import assert_array_equal
@@ -21,6 +21,8 @@ from dphead.finetune.own_loop import PrivateTraining
 from dphead.finetune.rows import ImageRows, group_places
 from dphead.finetune.settings import ModelSpec, Settings
 from dphead.finetune.sources import identified, load_data
+from dphead.fit.ledgers import counted_in, image_index
+from dphead.fit.people import declare_people
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import SumTask
@@ -247,6 +249,23 @@ def test_groups_without_a_home_are_refused_before_the_charge(tmp_path, monkeypat
     data = load_data(asked, asked.features, "train")
     with pytest.raises(LedgerError, match="needs DPHEAD_HOME"):
         identified(asked, data, None)
+
+
+def test_images_of_a_file_whose_ledger_was_merged_share_its_ledger(tmp_path):
+    """The file says that its people are new, and they no longer are."""
+    groups, one = np.arange(40) // 3, tmp_path / "one.h5"
+    images_file(tmp_path / "images.npz", n=40, test=0, group=groups)
+    rows = {"features": np.eye(40, 3), "label": groups % 3, "group": groups}
+    np.savez(tmp_path / "rows.npz", **rows)
+    command = ("features", "import", tmp_path / "rows.npz", "-o", one, "--classes", 3)
+    assert dphead(*command, "--people", "clinic", "--new-people").code == 0
+    declare_people(one, "clinic", False)
+    asked = options(tmp_path, split=None, ledger=None, same_data_as=one)
+    data = load_data(asked, asked.features, None)
+    found = identified(asked, data, image_index())
+    assert found.charged.dataset_id == id_of(one)
+    assert found.source.dataset_id == counted_in(id_of(one)) != id_of(one)
+    assert found.source.people == {"system": "clinic", "new": False}
 
 
 def test_each_process_reads_the_images_of_its_own_groups(tmp_path):

@@ -325,6 +325,7 @@ def test_later_files_of_rows_that_were_merged_share_the_ledger(tmp_path, clinic)
     fitted(*command)
     for features in (one, plain):
         module.declare_people(features, clinic, False)
+    module.record_joined(one)  # as of shards that were joined after the merge
     again = fitted(*year(tmp_path, "again", 0)[1], "--same-data-as", one)
     assert f"id system {clinic}: its data sets share" in words(again.out)
     assert people_of(tmp_path / "again.h5") == {"system": clinic, "new": False}
@@ -837,6 +838,18 @@ def test_an_estimator_and_a_concatenation_know_the_declaration(tmp_path, clinic)
     plain = made(tmp_path, "plain", 0)
     notes = head.fit(plain).privacy_.notes
     assert any(OWN in note for note in notes)
+    # one file was written before its data set was declared
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8), np.uint8)
+    np.savez(tmp_path / "i.npz", images=images, labels=[0, 1, 0, 1], group=[*"abcd"])
+    a, b, both = (tmp_path / f"{name}.h5" for name in ("a", "b", "both"))
+    command = ("extract", tmp_path / "i.npz", *SCATTER, "--classes", 2)
+    fitted(*command, "-o", a)
+    fitted("ledger", "people", clinic, a)
+    more = ("--same-data-as", a, "--people", clinic, "--scatter-l", 4)
+    fitted(*command, "-o", b, *more)
+    fitted("features", "concat", a, b, "-o", both)
+    assert open_features(both).people == people_of(both)
+    assert people_of(both) == {"system": clinic, "new": False}
 
 
 def test_embeddings_and_files_of_the_same_rows_are_declared_once(tmp_path, clinic):

@@ -31,6 +31,7 @@ from dphead_extract.features.writing import FeaturesWriter, check_facts
 _OWN = {
     *(*FEATURE_SPACE, "library_versions", "n_features", "dtype"),
     *("batch_size", "device", "amp"),
+    "people",  # can be declared after a file was written
 }
 
 
@@ -148,6 +149,9 @@ def _header(files: list[FeaturesFile]) -> Header:
     digests = [
         hashlib.sha256(file.block_digest.tobytes()).hexdigest() for file in files
     ]
+    declared = [file.people for file in files if file.people is not None]
+    if declared:  # people who were declared new can be merged later
+        config["people"] = min(declared, key=lambda people: people["new"])
     return Header(
         n_features=sum(file.n_features for file in files),
         dtype=max(files, key=lambda file: file.dtype.itemsize).dtype.name,
