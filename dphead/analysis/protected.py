@@ -140,6 +140,15 @@ def budget_is(ledger: dict[str, Any]) -> str:
     return "limit of a sum" if ledger.get("is_sum") else "guarantee"
 
 
+def counts_one_fit(ledger: dict[str, Any]) -> bool:
+    """Return whether the ledger of a report's entry "ledger" ended with the fit.
+
+    A ledger in memory can count several fits of one program.
+    """
+    alone = ledger["path"] == ":memory:" and ledger["fits"] == 1
+    return alone and ledger["budget"] is None
+
+
 def public_statement(report: dict[str, Any]) -> str:
     """Return the report's statement, with the ledger's name but not its folder.
 

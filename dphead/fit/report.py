@@ -18,6 +18,7 @@ from dphead.analysis.profiles import (
 from dphead.analysis.protected import (
     about_people,
     budget_is,
+    counts_one_fit,
     kind_of,
     name_counted,
     name_unit,
@@ -78,6 +79,7 @@ def _statement(report: dict[str, Any]) -> str:
         g=report["guarantee"],
         ledger=ledger,
         budget_is=budget_is(ledger),
+        counts_one_fit=counts_one_fit(ledger),
         kind=kind_of(report),
         thing=name_unit_in(report),
         things=name_counted(report),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from commands import dphead
+from commands import dphead, words
 from core import toy
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -92,6 +92,21 @@ def test_the_report_holds_the_notes_of_the_fit_and_its_tuning(run, model, tmp_pa
     assert read_run(run).report["tuning"] == "NOT ACCOUNTED"  # unit_norm was set
     model.save(tmp_path / "run", tuning="public data")
     assert read_run(tmp_path / "run").report["tuning"] == "public data"
+
+
+def test_fits_that_a_ledger_in_memory_counted_are_not_called_one_fit(tmp_path):
+    ledger, run = Ledger(), tmp_path / "run"
+    ledger.set_budget(3.0, 1e-3)
+    given = {"delta": 1e-3, "classes": CLASSES, "ledger": ledger}
+    for _ in range(2):
+        model = DPFeatureCovarianceClassifier(epsilon=1, **given).fit(X, Y)
+    model.save(run)
+    checked = words(dphead("check", run).out)
+    assert "only fits of one ledger are counted" in checked
+    statement = read_run(run).report["statement"]
+    assert "The guarantee for all these fits is epsilon = 3" in statement
+    for text in (checked, statement, (run / "report.html").read_text()):
+        assert "nly this fit" not in text
 
 
 def test_a_seeded_fit_is_saved_as_not_private(tmp_path):

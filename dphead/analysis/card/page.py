@@ -18,6 +18,7 @@ from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import (
     about_people,
     budget_is,
+    counts_one_fit,
     describe_input,
     is_vague,
     kind_of,
@@ -112,6 +113,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "statement": public_statement(report),
         "about_people": about_people(report["data"]),
         "budget_is": budget_is(report["ledger"]),
+        "counts_one_fit": counts_one_fit(report["ledger"]),
         "limits": limits,
         "rates": REPORTED_RATES,
         "replaced": replaced,
