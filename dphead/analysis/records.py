@@ -1,6 +1,7 @@
 """Read a finished run, and refuse it if report, head and ledger disagree."""
 
 import hashlib
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from dphead.privacy.ledger import Ledger, Spent, spent
 from dphead.privacy.ledger.schema import canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
+from dphead.privacy.ledger.store import PEOPLE
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 from dphead.solvers.settings import MOST_RELEASES
 
@@ -86,7 +88,8 @@ class FinishedRun:
         The ledger that the run's ledger was merged into, or moved to, after the fit. It
         has `fits`.
     limit : dict or None
-        The "budget", "is_sum" and "dataset_id" of the ledger that has `fits`.
+        The "path", "budget", "is_sum", "dataset_id" and "people" of the ledger that has
+        `fits`.
     """
 
     report: dict[str, Any]
@@ -112,6 +115,17 @@ class FinishedRun:
         if self.fits is None:
             return Spent(ledger["total_epsilon"], ledger["total_accountant"])
         return _spent_in(self.fits, self.report | {"ledger": self.ledger_now})
+
+    def report_now(self) -> dict[str, Any]:
+        """Return the report with the ledger and the declaration that count now."""
+        report, total = self.report, self.spent_now
+        ledger = self.ledger_now | {
+            "fits": len(self.fits or []),
+            "total_epsilon": total.epsilon,
+            "total_accountant": total.accountant,
+        }
+        data = report["data"] | {"dataset_id": ledger["dataset_id"]}
+        return report | {"ledger": ledger, "data": data | {"people": ledger["people"]}}
 
     def about_total(self) -> str:
         """Explain why `spent_now` exceeds the run's own epsilon (`about_sum`)."""
@@ -431,11 +445,13 @@ def _ledger_fits(
 
 
 def _limit(book: Ledger) -> dict[str, Any]:
-    """Return the budget of a ledger, whether it is of a sum, and its data set."""
+    """Return the place and the budget of a ledger, and whose fits it counts."""
     return {
+        "path": book.path,
         "budget": book.budget(),
         "is_sum": book.is_sum(),
         "dataset_id": book.meta("dataset_id"),
+        "people": json.loads(book.meta(PEOPLE) or "null"),
     }
 
 

@@ -21,7 +21,7 @@ def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
 
     dataset_id = run.report["data"].get("dataset_id")
     given = [ledger_name(ledger, dataset_id)] if ledger else []
-    given += [run.merged] if run.merged else []
+    given += [run.limit["path"]] if run.limit else []
     own = (located(run.report["ledger"]["path"], folder), *given)
     found = charged_elsewhere(dataset_id, *own)
     return replace(run, elsewhere=tuple(map(str, found))) if found else run
@@ -67,16 +67,10 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     from dphead.analysis.card.kept import altered
     from dphead.analysis.check import check as find
     from dphead.analysis.check import notes
-    from dphead.analysis.records import read_run
-    from dphead.fit.ledgers import ledger_holding
+    from dphead.fit.ledgers import read_known
 
     with shown("computing epsilon again"):
-        finished = read_run(run, ledger)
-        if finished.fits is None:  # this happens if the run's folder was moved
-            said = finished.report
-            fit_id = said["ledger"]["fit_id"]
-            ledger = ledger_holding(said["data"].get("dataset_id"), fit_id)
-            finished = finished if ledger is None else read_run(run, ledger)
+        finished = read_known(run, ledger)
         folder = run if run.is_dir() else run.parent
         finished = _with_elsewhere(finished, folder, ledger)
         findings = [*find(finished), *altered(run, finished.report)]

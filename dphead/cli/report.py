@@ -45,16 +45,13 @@ def report(
     """
     from dphead.analysis.card.about import read_about
     from dphead.analysis.card.kept import ABOUT, rendered
-    from dphead.analysis.check import DERIVED, outdated
-    from dphead.analysis.records import read_run
+    from dphead.analysis.check import DERIVED
     from dphead.privacy.atomic_write import write_text
 
     if card and dpia:
         raise click.UsageError("`--card` and `--dpia` exclude each other. Remove one.")
     name = "README.md" if card else "dpia.html" if dpia else "report.html"
-    finished: Any = read_run(run)
-    for finding in outdated(finished):
-        say("Note", f"! {finding.what}. {finding.todo}", err=True)
+    finished = read_noted(run)
     folder = run if run.is_dir() else run.absolute().parent
     kept = folder / ABOUT
     stated = read_about(about or kept) if about or kept.is_file() else None
@@ -73,3 +70,14 @@ def report(
     click.echo(f"{out}")
     if "TODO" in text:
         click.echo("Replace each TODO. The report lacks these values.")
+
+
+def read_noted(run: Path) -> Any:
+    """Read a run, and print what its report says and a merge has ended."""
+    from dphead.analysis.check import outdated
+    from dphead.fit.ledgers import read_known
+
+    finished = read_known(run)
+    for finding in outdated(finished):
+        say("Note", f"! {finding.what}. {finding.todo}", err=True)
+    return finished

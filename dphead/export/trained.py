@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead import __version__
+from dphead.analysis.check import outdated
 from dphead.analysis.protected import (
     budget_is,
     made_of_images,
     parts_of,
     public_statement,
 )
-from dphead.analysis.records import read_run
 from dphead.analysis.sealed import plain
+from dphead.fit.ledgers import read_known
+from dphead.fit.report import statement_of
 from dphead.privacy.loss import loss_named
 from dphead.solvers.head import LinearHead
 
@@ -149,8 +151,11 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     ValueError
         If the report was modified.
     """
-    finished = read_run(run)
-    report, ledger = finished.report, finished.ledger_now
+    finished = read_known(run)
+    report, ledger, stated = finished.report, finished.ledger_now, finished.report
+    if any(outdated(finished)):  # the report is of the time before a merge
+        now = finished.report_now()
+        stated = now | {"statement": statement_of(now)}
     found = {key: report["guarantee"][key] for key in _GUARANTEE}
     promised = budget_is(ledger) == "guarantee"
     digest = hashlib.sha256((run / "report.json").read_bytes()).hexdigest()
@@ -159,7 +164,7 @@ def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
             **found,
             "budget_of_all_fits": ledger["budget"] if promised else None,
             "tuning": report["tuning"],
-            "statement": public_statement(report),
+            "statement": public_statement(stated),
             "class_names": facts["class_names"],
             "fit_id": ledger["fit_id"],
             "head_sha256": facts.get("tensors_sha256"),

@@ -31,6 +31,7 @@ from dphead.analysis.ledger_place import (
     moved_to,
     named,
 )
+from dphead.analysis.records import FinishedRun, read_run
 from dphead.fit.team_images import TeamImages, TeamPeople
 from dphead.privacy.atomic_write import ForeignFile, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -631,11 +632,14 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
     return None
 
 
-def _sharing(index: ImageIndex, dataset_id: str) -> list[Overlap]:
-    """Return the data sets that share notably many images with a data set."""
-    images = index.images(dataset_id)
-    others = index.overlaps(images, but=dataset_id) if len(images) else []
-    return [other for other in others if other.notable]
+def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
+    """Read a run, and find its ledger if its folder was moved (`records.read_run`)."""
+    found = read_run(path, ledger)
+    if found.fits is not None:
+        return found
+    said = found.report
+    place = ledger_holding(said["data"].get("dataset_id"), said["ledger"]["fit_id"])
+    return found if place is None else read_run(path, place)
 
 
 def known_images(dataset_id: str) -> np.ndarray:

@@ -71,7 +71,7 @@ def guarantee(
     }
 
 
-def _statement(report: dict[str, Any]) -> str:
+def statement_of(report: dict[str, Any]) -> str:
     """Return a report's guarantee as a paragraph for readers who are not engineers."""
     ledger = report["ledger"]
     text = template("statement.j2").render(
@@ -183,7 +183,7 @@ def build_report(
         "test_is": tested.test_is,
         "test_rows": tested.origin,
     }
-    return report | {"statement": _statement(report)}
+    return report | {"statement": statement_of(report)}
 
 
 def ledger_totals(

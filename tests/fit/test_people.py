@@ -4,6 +4,8 @@ import fcntl
 import hashlib
 import json
 import re
+import shutil
+import uuid
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -40,6 +42,7 @@ from dphead.fit.ledgers import (
     notes_path,
     open_ledger,
     people_index,
+    read_known,
     read_ledger,
 )
 from dphead.fit.team_images import TeamImages
@@ -159,8 +162,23 @@ def test_one_known_person_is_no_new_person(store, tmp_path, clinic):
     assert "no longer" not in dphead("check", tmp_path / "run").out
     fitted("ledger", "people", clinic, new)
     assert "people no longer new" in dphead("check", tmp_path / "run").out
+    for text in exported(tmp_path / "run", tmp_path / "export"):
+        assert f"by the id system {clinic}" in text
     fitted(*year(tmp_path, "three", 100)[1], "--people", clinic)
     assert counted_in(id_of(new)) == id_of(tmp_path / "three.h5")
+
+
+def exported(run, folder):
+    """The statement and the page in an export, after the note on standard error."""
+    done = fitted("export", run, "--to", "sklearn", "-o", folder)
+    assert "State the plain sum of all fits" in words(done.err)
+    guarantee = json.loads((folder / "guarantee.json").read_text())
+    assert guarantee["budget_of_all_fits"] is None
+    found = guarantee["statement"], words((folder / "README.md").read_text())
+    for text in found:
+        assert "never exceeded" not in text and "No other data set" not in text
+    shutil.rmtree(folder)
+    return found
 
 
 def test_ledgers_that_exist_are_merged_and_count_the_sum(store, tmp_path, clinic):
@@ -177,6 +195,7 @@ def test_ledgers_that_exist_are_merged_and_count_the_sum(store, tmp_path, clinic
     assert "epsilon 2 at delta 0.001" in said and "spent in 2 fits" in said
     again = fitted("ledger", "people", clinic, one, two)
     assert "spent in 2 fits" in words(again.out)
+    ended = "This budget was not fixed before all fits, so it is no guarantee for their"
     for features in (one, two):
         assert fits_of(features) == 2
         command = ("fit", features, "-o", tmp_path / "no", *FIT, "--epsilon", 0.1)
@@ -188,7 +207,8 @@ def test_ledgers_that_exist_are_merged_and_count_the_sum(store, tmp_path, clinic
         run = tmp_path / f"{features.stem}.run"
         told = words(fitted("report", run, "-o", tmp_path / "page").err)
         assert "does not hold for all fits. State the plain sum of all fits" in told
-        assert guarantee_of(run, {"class_names": []})["budget_of_all_fits"] is None
+        for text in exported(run, tmp_path / "export"):
+            assert ended in text
     book = read_ledger(None, counted_in(id_of(one)))
     assert book.verify() == [] and book.is_sum()
 
@@ -465,6 +485,23 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(tmp_path, clinic, m
     assert OWN not in json.dumps(late) and late["data"]["dataset_id"] == system
     said = words(dphead("check", tmp_path / "late").out)
     assert "spent (delta 0.001) in 2 fits" in said and "another ledger" not in said
+
+
+def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
+    """The path in its report is relative, and leads nowhere."""
+    one, place = made(tmp_path, "one", 0), tmp_path / "work/p.sqlite"
+    place.parent.mkdir()
+    fix_budget(Ledger(place, id_of(one)), 3, 1e-3)
+    fitted("fit", one, "-o", tmp_path / "run", *FIT, "--ledger", place)
+    copy = shutil.copytree(tmp_path / "run", tmp_path / "for/publication")
+    assert read_known(copy).limit["path"] == str(place)
+    assert "another ledger" not in words(dphead("check", copy).out)
+    two = made(tmp_path, "two", 60, "--people", clinic)
+    charge_groups(two)
+    module.declare_people(one, clinic, False)
+    for text in exported(copy, tmp_path / "export"):
+        assert "no guarantee for their sum" in text
+    assert "State the plain sum" in words(fitted("report", copy, "--card").err)
 
 
 class Killed(BaseException):
