@@ -558,7 +558,7 @@ def other_ledgers(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
         return []
     seen, found = _counted_with(dataset_id, *own)
     index = image_index()
-    for overlap in [other for name in seen for other in _sharing(index, name)]:
+    for overlap in [other for name in seen for other in index.sharing(name)]:
         if overlap.dataset_id not in seen:
             names, theirs = _counted_with(overlap.dataset_id)
             seen += names

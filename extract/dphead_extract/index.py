@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,8 @@ class Overlap:
 
     `shared`, `own` and `theirs` are numbers of distinct images. `own_elsewhere` and
     `theirs_elsewhere` count the images of each data set that are in any other data set.
+    `in_part` says that a twentieth of the images is shared of what one command added to
+    a data set, and of the other data set or of such a part of it.
     """
 
     dataset_id: str
@@ -51,6 +54,7 @@ class Overlap:
     theirs: int
     own_elsewhere: int = 0
     theirs_elsewhere: int = 0
+    in_part: bool = False
 
     @property
     def same(self) -> bool:
@@ -62,11 +66,12 @@ class Overlap:
         """Return whether the user must decide about the shared images.
 
         True if images are shared and one of these holds: the shared images are at least
-        a twentieth of the smaller data set, or a twentieth of either data set is in
-        other data sets.
+        a twentieth of the smaller data set or part (`in_part`), or a twentieth of
+        either data set is in other data sets.
         """
         return self.shared > 0 and (
-            self.shared >= _NOTABLE * min(self.own, self.theirs)
+            self.in_part
+            or self.shared >= _NOTABLE * min(self.own, self.theirs)
             or self.own_elsewhere >= _NOTABLE * self.own
             or self.theirs_elsewhere >= _NOTABLE * self.theirs
         )
@@ -97,17 +102,20 @@ class Overlap:
         ):
             if count > self.shared:
                 text += f", and {count:,} of {whose} are in other data sets"
-        return text
+        added = ", where they are a twentieth or more of what one command added"
+        return text + added * self.in_part
 
 
 class ImageIndex:
     """Index the images of each data set that was extracted under one home.
 
-    There is one file for each data set, with 8 bytes for each image. Only its owner can
-    read the file. The index identifies an image by its canonical pixels: a resized or
-    recompressed image is a different one. Earlier versions stored digests of other
-    forms of some images. Another file pairs them with the canonical digests, once such
-    an image is seen again.
+    There is one file for each data set, with 8 bytes for each image. If several
+    commands add different images to a data set, each has a file too. So a data set that
+    grows hides no images that it shared before. Only their owner can read the files.
+    The index identifies an image by its canonical pixels: a resized or recompressed
+    image is a different one. Earlier versions stored digests of other forms of some
+    images. Another file pairs them with the canonical digests, once such an image is
+    seen again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -139,7 +147,20 @@ class ImageIndex:
         """Add images to a data set's entry, durably."""
         check_dataset_id(dataset_id)
         with self.locked():
-            self.extend(dataset_id, digests)
+            self._grow(dataset_id, digests)
+
+    def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
+        """Add images to an entry, after their own entry as a part of the data set."""
+        before, own = self.images(dataset_id), _split(digests)[0]
+        if len(before) and not _contains(before, _canonical(own, self._aliases())):
+            for part in (before, digests)[len(self._parts(dataset_id)) > 0 :]:
+                name = self._seal(np.unique(part).tobytes()).hex()
+                self.extend(f"{dataset_id}.{name}", part)
+        self.extend(dataset_id, digests)
+
+    def _parts(self, dataset_id: str) -> list[str]:
+        """Return the names of the entries of what single commands added."""
+        return [name for name in self._names() if name.startswith(f"{dataset_id}.")]
 
     def claim(self, digests: np.ndarray) -> tuple[str, bool]:
         """Return the id of the images' data set, and whether the images were known.
@@ -150,7 +171,7 @@ class ImageIndex:
         with self.locked():
             known = recognized(self.overlaps(digests))
             dataset_id = known or uuid.uuid4().hex
-            self.extend(dataset_id, digests)
+            self._grow(dataset_id, digests)
         return dataset_id, known is not None
 
     def mark_blocks(self, dataset_id: str, salt: str, rows: range) -> None:
@@ -261,10 +282,22 @@ class ImageIndex:
             )
         return np.frombuffer(data, "<u8")
 
-    def overlaps(self, digests: np.ndarray, but: str | None = None) -> list[Overlap]:
+    def sharing(self, dataset_id: str) -> list[Overlap]:
+        """Return the data sets that share notably many images with a data set."""
+        images, *parts = map(self.images, (dataset_id, *self._parts(dataset_id)))
+        others = self.overlaps(images, dataset_id, parts) if len(images) else []
+        return [other for other in others if other.notable]
+
+    def overlaps(
+        self,
+        digests: np.ndarray,
+        but: str | None = None,
+        parts: Sequence[np.ndarray] = (),
+    ) -> list[Overlap]:
         """Return the data sets, other than `but`, that hold some of these images.
 
-        The data set with most of the images comes first.
+        `parts` are parts of the images. The data set with most of the images comes
+        first.
         """
         own, pairs = _split(digests)
         pairs = np.concatenate([self._aliases(), pairs])
@@ -272,7 +305,7 @@ class ImageIndex:
         held = {
             name: _canonical(self._stored(name), pairs)
             for name in self._names()
-            if name != but
+            if name != but and "." not in name
         }
         shared = {name: _common(own, theirs) for name, theirs in held.items()}
         if not any(shared.values()):
@@ -289,14 +322,26 @@ class ImageIndex:
                 len(held[name]),
                 elsewhere,
                 _common(held[name], several),
+                self._shares_part([own, *parts], name, pairs),
             )
             for name, n in shared.items()
             if n
         ]
         return sorted(found, key=lambda one: (-one.shared, one.dataset_id))
 
+    def _shares_part(self, own: list[np.ndarray], name: str, pairs: np.ndarray) -> bool:
+        """Return whether images or a part of them share much with a part of others."""
+        entries = (name, *self._parts(name))
+        theirs = [_canonical(self._stored(one), pairs) for one in entries]
+        found = product(own, theirs)
+        next(found)  # all images of both
+        return any(
+            _common(mine, other) >= _NOTABLE * min(len(mine), len(other)) > 0
+            for mine, other in found
+        )
+
     def _names(self) -> list[str]:
-        """Return the ids of the data sets in the index."""
+        """Return the names of the entries: ids of data sets, and their parts."""
         found = self.folder.glob(f"*{_ENDING}")
         names = [path.name.removesuffix(_ENDING) for path in found]
         return data_sets(names)
@@ -364,7 +409,7 @@ class ImageIndex:
 
 
 def data_sets(entries: Iterable[str]) -> list[str]:
-    """Return the ids of the data sets among the names of entries."""
+    """Return the names of entries with images: ids of data sets, and their parts."""
     return [one for one in entries if one != ALIASES and not one.endswith(_BLOCKS)]
 
 
@@ -399,6 +444,10 @@ def _search(held: np.ndarray, digests: np.ndarray) -> tuple[np.ndarray, np.ndarr
         return np.zeros(len(digests), np.intp), np.zeros(len(digests), bool)
     at = np.searchsorted(held, digests).clip(max=len(held) - 1)
     return at, held[at] == digests
+
+
+def _contains(held: np.ndarray, digests: np.ndarray) -> bool:
+    return bool(_search(held, digests)[1].all())
 
 
 def _common(one: np.ndarray, other: np.ndarray) -> int:

@@ -104,6 +104,25 @@ def test_what_is_the_same_and_what_is_no_accident(
         assert recognized([overlap]) == (A if is_same else None)
 
 
+def test_a_data_set_that_grows_hides_no_shared_images(index):
+    """A is a year of a system, and B an archive with a few images of its first year."""
+    for _ in range(2):  # a command can be repeated
+        index.add(A, np.arange(4, dtype=np.uint64))
+        index.add(B, np.arange(100, dtype=np.uint64))
+    assert len(index._names()) == 2
+    for year in (1000, 2000, 2000):
+        index.add(A, np.arange(year, year + 200, dtype=np.uint64))
+        for one, other in ((A, B), (B, A)):
+            assert [found.dataset_id for found in index.sharing(one)] == [other]
+        with pytest.raises(
+            ExtractError, match=r"4 of 96 .* a twentieth or more of what"
+        ):
+            recognized(index.overlaps(np.arange(96, dtype=np.uint64), but=B))
+    assert len(index._names()) == 5 and len(index.images(A)) == 404
+    index.add(C, np.arange(2000, 2001 + 96, dtype=np.uint64) + 199)
+    assert index.sharing(C) == []  # one image of 97, and of 200
+
+
 def claim(folder, found, start):
     index = ImageIndex(folder)
     start.wait()

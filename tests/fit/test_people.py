@@ -297,6 +297,20 @@ def test_images_of_all_data_sets_of_a_ledger_are_looked_at(tmp_path, clinic):
         assert np.isin(known, known_images(Y)).sum() == 60
 
 
+def test_a_later_year_hides_no_budget_for_images_of_an_earlier_one(store):
+    """An archive has all images of the first year."""
+    images = image_index()
+    for limited in (0, 1):
+        system, archive = (uuid.uuid4().hex for _ in range(2))
+        images.add(system, first := np.arange(4, dtype=np.uint64) + 10**6 * limited)
+        images.add(archive, np.arange(100, dtype=np.uint64) + first[0])
+        fix_budget(open_ledger(None, (system, archive)[limited]), 2.0, 1e-3)
+        charged_next = (archive, system)[limited]
+        assert refused_beside(charged_next)
+        images.add(system, np.arange(200, dtype=np.uint64) + first[0] + 5000)
+        assert refused_beside(charged_next)
+
+
 def test_a_budget_refuses_the_ledger_that_counts_a_data_set_with_its_images(
     tmp_path, clinic
 ):
