@@ -236,6 +236,7 @@ def _spent_in(fits: Sequence[dict[str, Any]], report: dict[str, Any]) -> Spent:
     ledger = report["ledger"]
     relation = report["guarantee"]["neighboring_relation"]
     events, budget = fit_events(fits), ledger.get("budget")
+    budget = budget and budget | {"is_sum": ledger.get("is_sum", False)}
     return spent(events, len(fits), ledger["delta"], relation, budget)
 
 

@@ -642,8 +642,10 @@ def test_a_noted_path_of_another_data_set_now_is_a_missing_ledger(tmp_path, clin
     one, other = made(tmp_path, "one", 0), tmp_path / "other.sqlite"
     note_ledger(str(other), id_of(one))
     fix_budget(Ledger(other, Z), 2.0, 1e-3)
-    (found,) = charged_elsewhere(id_of(one))
-    assert (found.path, found.dataset_id, found.fits) == (str(other), id_of(one), None)
+    found = [
+        (one.path, one.dataset_id, one.fits) for one in charged_elsewhere(id_of(one))
+    ]
+    assert found == [(str(other), id_of(one), None)]
     charge_groups(one)  # the budget is that of other rows
     notes = notes_path(id_of(one))
     for gone in (f"was replaced by one of data set {Z}", "is missing"):

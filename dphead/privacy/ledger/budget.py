@@ -51,7 +51,7 @@ def spent(
     relation : {"zero_out", "add_remove", "replace_one"}
         The neighboring relation.
     budget : mapping or None, default None
-        The ledger's budget, with its RDP order.
+        The ledger's budget, with its RDP order, and "is_sum" if ledgers were merged.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def spent(
       `compose_epsilon` with "auto": PLD, or another bound where that is smaller.
     - Random batches of several fits: RDP at the budget's order, or at the best order
       without a budget. Where RDP does not apply, the result is infinite with a budget.
-      Without a budget it is the same as for one fit.
+      Without a budget, or after a merge, it is the same as for one fit.
 
     Guarantee
     ---------
@@ -87,7 +87,7 @@ def spent(
     # ledger has no divergence, and `check_divergence` refuses a second fit.
     # False for groups, allocation and replace-one: no second fit then.
     known = _has_divergence(events, relation)
-    if not known and fits > 1 and budget is not None:
+    if not known and fits > 1 and budget is not None and not budget.get("is_sum"):
         # only a row that was not written by a charge leads here
         return Spent(math.inf, "rdp")
     if fits == 1 or not known:
@@ -130,8 +130,11 @@ def remaining(
     if not fits and delta == budget["delta"]:
         return budget["epsilon"]
     full = all(e.is_full for e in kind)
-    if fits and not full and all(e.is_full for e in events):
-        # the first fit used full batches, so this fit is refused (`Ledger._check`)
+    old_full = all(e.is_full for e in events)
+    known = (full and old_full) or _has_divergence([*events, *kind], relation)
+    if fits and (not known or (old_full and not full)):
+        # `Ledger._check` refuses this fit: the first one used full batches, or RDP does
+        # not bound both
         return 0.0
 
     # More noise spends less, so the largest epsilon is found by bisection.

@@ -213,7 +213,7 @@ class Ledger(LedgerFile):
         with self.snapshot():
             facts = self.facts()
             relation = facts.get("relation", "zero_out")
-            return self.events(), self.count_fits(), relation, _budget_in(facts)
+            return self.events(), self.count_fits(), relation, _limit_in(facts)
 
     def try_fits(
         self, plans: Sequence[tuple[Sequence[dict[str, Any]], float]]
@@ -448,7 +448,7 @@ class Ledger(LedgerFile):
         Epsilon may exceed the budget's by a relative 1e-9. Otherwise rounding in the
         last bit could refuse fits that share the budget exactly.
         """
-        budget = _budget_in(record.facts)
+        budget = _limit_in(record.facts)
         if budget is None:
             return
         # Every reserved release counts as spent, even if it never ran.
@@ -473,7 +473,8 @@ class Ledger(LedgerFile):
                 "seed."
             )
         # A first fit may be charged by PLD: its noise was fixed before any result.
-        if kind == "rdp" and old:
+        # After a merge, earlier fits can have random batches whatever the kind.
+        if old and not all(e.is_full for e in (*old, *new)):
             check_divergence([*old, *new], relation)
         # Use the budget's delta, because the filter bounds one pair (epsilon, delta).
         target, delta = budget["epsilon"], budget["delta"]
@@ -517,6 +518,12 @@ def _budget_in(facts: dict[str, str]) -> dict[str, float] | None:
     """Return the smallest budget among a ledger's fixed values, or None without one."""
     found = _budgets_in(facts)
     return min(found, key=lambda b: (b["epsilon"], b["delta"]), default=None)
+
+
+def _limit_in(facts: dict[str, str]) -> dict[str, Any] | None:
+    """Return the budget, and whether it limits a plain sum only (`Ledger.is_sum`)."""
+    budget = _budget_in(facts)
+    return budget and budget | {"is_sum": SUM in facts}
 
 
 def _budgets_in(facts: dict[str, str]) -> list[dict[str, float]]:

@@ -6,6 +6,7 @@ import pytest
 from core import reserve
 from ledgers import DELTA, specs
 
+from dphead.privacy.accounting import compose_epsilon
 from dphead.privacy.ledger import Ledger, LedgerError, seals
 from dphead.privacy.ledger.moving import holds_all, merge, move
 from dphead.privacy.ledger.schema import SEALS
@@ -47,6 +48,28 @@ def test_a_budget_of_a_merge_can_be_set_again(books):
     target.set_budget(3.0, DELTA)
     assert (target.facts(), target.rows(SEALS)) == before and target.verify() == []
     reserve(specs(1, 8.0), target)
+
+
+@pytest.mark.parametrize("first", [0.1, 1.0])
+def test_random_batches_of_groups_in_two_merged_ledgers_have_their_plain_sum(
+    books, first
+):
+    """No filter takes both, and their total is not infinite."""
+    source, target = books
+    target.set_budget(5.0, DELTA)
+    fits = {q: specs(1, 8.0, group_cap=2, sampling_prob=q) for q in (0.1, 1.0)}
+    reserve(fits[first], target)
+    reserve(fits[0.1], source)
+    merge([source], target)
+    events, total = target.events(), target.spent(DELTA).epsilon
+    assert total == compose_epsilon(events, DELTA, "zero_out", "auto") < 2
+    for more in fits.values():
+        assert target.remaining([spec.event() for spec in more], DELTA) == 0
+        with pytest.raises(
+            LedgerError, match=r"takes (no other fit|full batches only)"
+        ):
+            reserve(more, target)
+    assert target.count_fits() == 2
 
 
 def test_a_moved_ledger_without_charges_is_held_where_it_went(tmp_path):
