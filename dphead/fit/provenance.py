@@ -1,17 +1,20 @@
 """Record the source code version of a run for its report."""
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _PATIENCE = 5  # seconds to wait for git; chosen, not measured
 
 
+@cache
 def commit(root: Path = _ROOT) -> str | None:
     """Return the commit of dphead, or None if it is unknown.
 
     A git checkout gives its own commit, with "-dirty" if files were changed. An
-    installed package has the commit that was recorded when it was built.
+    installed package has the commit that was recorded when it was built. Later changes
+    of files do not matter to a process, which keeps the code that it loaded.
     """
     if not (root / ".git").exists():
         recorded = root / "dphead" / "commit.txt"

@@ -19,12 +19,15 @@ def test_a_checkout_has_a_commit_that_says_when_files_were_changed(tmp_path):
     found = commit(tmp_path)
     assert found is not None and re.fullmatch("[0-9a-f]{12}", found)
     (tmp_path / "file").write_text("two")
+    assert commit(tmp_path) == found
+    commit.cache_clear()  # as in another process
     assert commit(tmp_path) == f"{found}-dirty"
 
 
 def test_what_is_no_checkout_or_has_no_commit_has_none(tmp_path):
     assert commit(tmp_path) is None
     git(tmp_path, "init", "--quiet")
+    commit.cache_clear()
     assert commit(tmp_path) is None
 
 
