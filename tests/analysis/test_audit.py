@@ -231,7 +231,8 @@ def test_a_mechanism_without_its_clip_fails(monkeypatch):
     method = ("dp-sgd", {"unit_norm": False, "steps": 1, "clip_norm": 0.5}, 100, 1.0)
     assert audited(*method)["passed"]
     clip_at(monkeypatch, 64)
-    found = audited(*method)
+    # at this confidence, the bound stays below 1 with odds of 3e-8
+    found = audited(*method, confidence=0.9999)
     assert not found["passed"]
     assert found["canary_epsilon"] > found["epsilon"] == 1
     assert found["epsilon_lower_bound"] > 1
