@@ -37,9 +37,11 @@ smoke:
 test: install
 	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-# The tests of tests/slow.txt, which take longer than all others.
+# The tests of tests/slow.txt, which take longer than all others, and tests of random
+# examples, with four times as many of them.
 sweeps: install
-	$(PY) -m pytest --numprocesses 2 --dist loadfile -m slow
+	HYPOTHESIS_PROFILE=sweep $(PY) -m pytest --numprocesses 2 --dist loadfile \
+		-m "slow or hypothesis"
 
 # Prints the share of lines that the tests run. Python 3.12 or newer is fastest.
 coverage: install

@@ -41,7 +41,7 @@ hypothesis.settings.register_profile(
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=25,
+    max_examples=15,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 # for `make mutants`: that an example fails is enough, however large it is
@@ -50,6 +50,10 @@ hypothesis.settings.register_profile(
     hypothesis.settings.get_profile("fixed"),
     max_examples=50,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)
+# for `make sweeps`
+hypothesis.settings.register_profile(
+    "sweep", hypothesis.settings.get_profile("fixed"), max_examples=60
 )
 hypothesis.settings.register_profile("search", deadline=None, max_examples=5000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))

@@ -15,7 +15,7 @@ from core import (
     toy,
 )
 from definitions import per_example
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.data.arrays import ArrayRows
@@ -107,7 +107,6 @@ hostile_row = st.tuples(hostile_x, hostile_set)
 
 @pytest.mark.parametrize("statistic", TAKING, ids=IDS)
 @pytest.mark.parametrize("relation", RELATIONS)
-@settings(max_examples=25)
 @given(
     rows=st.lists(hostile_row, min_size=1, max_size=4),
     other=st.one_of(st.none(), hostile_row),

@@ -19,7 +19,7 @@ from core import (
     toy,
 )
 from definitions import per_example
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dphead.privacy import statistics
@@ -139,7 +139,6 @@ def neighbors(specs, other, relation):
 
 @pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
 @pytest.mark.parametrize("relation", RELATIONS)
-@settings(max_examples=25)
 @given(
     transform=st.sampled_from(TRANSFORMS),
     compiled=st.booleans(),
@@ -233,7 +232,6 @@ def grid_error(statistic, params, x, clip_norm):
 
 
 @pytest.mark.parametrize("statistic", STATISTICS, ids=NAMES)
-@settings(max_examples=30)
 @given(
     transform=st.sampled_from(TRANSFORMS),
     specs=st.lists(a_row, min_size=1, max_size=5),
