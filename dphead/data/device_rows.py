@@ -59,6 +59,24 @@ class DeviceRows:
         rows.slots, rows.is_shared = slice(0, len(rows)), False
         return rows
 
+    def wait(self) -> None:
+        """Wait until this process's rows are computed.
+
+        Raises ValueError if their computation fails, which jax tells late: a charged
+        fit could not read them.
+        """
+        import jax
+
+        with own_settings():
+            try:
+                jax.block_until_ready([part for *_, part in self._parts])
+            except Exception as error:  # of jax, or of a user's own function
+                lines = str(error).strip().splitlines() or [type(error).__name__]
+                why = " ... ".join(dict.fromkeys((lines[0], lines[-1])))
+                raise ValueError(
+                    f"The features of shape {self.shape} could not be computed: {why}"
+                ) from error
+
     def require_one_process(self) -> None:
         """Raise ValueError if several processes hold these rows, or copies of them."""
         if self.is_shared:

@@ -82,7 +82,8 @@ class TrainingData:
     labels : callable
         Function that returns the labels of all processes' rows.
     private : FeaturesFile, ndarray, DeviceRows or None
-        The rows as they were given, which `choose_axes` compares with public rows.
+        The rows as they were given. `choose_axes` compares them with public rows, and
+        a fit waits for those of a device before the charge.
     """
 
     rows: Callable[[], Rows]

@@ -91,13 +91,20 @@ class Head:
             If the arrays differ from the fitted ones, because the guarantee may not
             cover them. If the head was loaded.
         """
-        fitted = of_model(self.model)
         if not hasattr(self.model, "_result"):
             raise ValueError("A loaded head has its run folder. Copy that folder.")
-        for name in _LEAVES:
-            own, theirs = getattr(self, name), getattr(fitted, name)
-            traced = is_traced(own)
-            if traced or (own is not theirs and not np.array_equal(own, theirs, True)):
+        for name, fitted in _arrays(self.model).items():
+            own: Any = getattr(self, name)
+            if getattr(own, "is_deleted", bool)():
+                raise ValueError(
+                    f"`{name}` was deleted or donated. Save the head before, or a copy."
+                )
+            same = own is fitted  # as None
+            if not (own is None or fitted is None or is_traced(own)):
+                # in the precision of jax at the fit
+                theirs = np.asarray(fitted, own.dtype)
+                same = np.array_equal(own, theirs, equal_nan=True)
+            if not same:
                 raise ValueError(
                     f"`{name}` differs from the fitted array, so the guarantee of the "
                     "fit may not cover it. Save the head that `fit` returned."
@@ -105,21 +112,27 @@ class Head:
         self.model.save(folder, tuning)
 
 
-def of_model(model: "DPHeadClassifier") -> Head:
-    """Return the head of a fitted estimator, in the default precision of jax."""
+def _arrays(model: "DPHeadClassifier") -> dict[str, Any]:
+    """Return the arrays of a fitted estimator's head, by the names of the leaves."""
     head = model.head_
     transform = head.transform
     axes = None if head.axes is None else head.axes.values
     given = (head.weights, head.intercept, transform.center, transform.scale, axes)
+    return dict(zip(_LEAVES, given, strict=True))
+
+
+def of_model(model: "DPHeadClassifier") -> Head:
+    """Return the head of a fitted estimator, in the default precision of jax."""
+    head = model.head_
     kind = jnp.result_type(float)  # float64 only if the process enabled x64
     with own_settings():  # a guard of transfers would lose a charged head
         leaves: dict[str, Any] = {
-            name: None if value is None else jnp.asarray(value, kind)
-            for name, value in zip(_LEAVES, given, strict=True)
+            name: None if value is None else jnp.array(value, kind)
+            for name, value in _arrays(model).items()
         }
     return Head(
         **leaves,
-        unit_norm=transform.unit_norm,
+        unit_norm=head.transform.unit_norm,
         feature_clip=head.feature_clip,
         loss=head.loss,
         model=model,

@@ -60,6 +60,11 @@ class OnAxes:
             raise AttributeError(name)
         return getattr(self.solver, name)
 
+    def identity(self, facts: ProblemInfo) -> str:
+        """Return text that differs for other public rows, or if the solver's does."""
+        inner = getattr(self.solver, "identity", None)
+        return repr(self) if inner is None else f"{self.made_of} {inner(facts)}"
+
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the solver's plan."""
         return self.solver.plan(facts)

@@ -22,7 +22,7 @@ _OPTIMIZER = Setting("Optimizer of optax.", _KNOWN)
 _PER_EXAMPLE = "DifferentiallyPrivateAggregateState"
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
 # operations that call Python, whose code has no digest and may fail after the charge
-_CALLBACK = re.compile(r"\b((?:pure|io|debug)_callback|debug_print)\[")
+_CALLBACK = re.compile(r"\b(\w*callback|debug_print)\[")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class OptaxDescent(GradientDescent):
 
         def traced(function: Any, *given: Any) -> Any:
             found, out = jax.make_jaxpr(function, return_shape=True)(*given)
-            text = str(found)
+            text = found.pretty_print(use_color=False)  # as in any terminal
             if call := _CALLBACK.search(text):
                 raise ValueError(f"it has a {call[1]}, which jax cannot trace")
             digest.update(_ADDRESS.sub("", text).encode())
@@ -130,6 +130,7 @@ class OptaxDescent(GradientDescent):
                 else:  # what cannot be compiled or run would end a charged fit
                     first = self._start(np.zeros(shape))
                     first.advance(np.zeros(shape), 0.0, self)
+                    jax.block_until_ready(first.weights)
             except Exception as error:  # errors of optax or of a user's own functions
                 why = " ".join(str(error).split()[:40])
         if _PER_EXAMPLE in str(jax.tree.structure(state)):

@@ -100,6 +100,20 @@ def test_what_cannot_be_summed_is_refused_before_the_charge_and_unread(monkeypat
     assert ledger.count_fits() == 1
 
 
+def test_rows_whose_computation_fails_later_are_refused_before_the_charge(monkeypatch):
+    """jax gives an array before it is computed, and its error when it is awaited."""
+    later, ledger = jnp.asarray(X), Ledger()
+
+    def block_until_ready(parts):
+        assert [part.shape for part in parts] == [X.shape]
+        raise jax.errors.JaxRuntimeError("INTERNAL: file is truncated")
+
+    monkeypatch.setattr(jax, "block_until_ready", block_until_ready)
+    with pytest.raises(ValueError, match=r"could not be computed.*file is truncated"):
+        dpx.fit(later, Y, ledger=ledger, **GIVEN)
+    assert ledger.count_fits() == 0
+
+
 @pytest.mark.parametrize("traced", ["features", "labels", "epsilon"])
 def test_a_traced_argument_is_refused_before_the_charge(traced):
     ledger = Ledger()
@@ -240,6 +254,20 @@ def test_a_head_that_was_changed_is_not_saved_under_the_guarantee(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_head_is_saved_in_another_precision_and_shares_no_memory(tmp_path):
+    with jax.enable_x64(True):
+        double = dpx.fit(X, Y, **GIVEN)
+    fitted = double.model.head_.weights
+    assert double.weights.dtype == fitted.dtype == np.float64
+    assert not np.shares_memory(np.asarray(double.weights), fitted)
+    double.save(tmp_path / "run")
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(dpx.load(tmp_path / "run").weights, fitted)
+    double.weights.delete()
+    with pytest.raises(ValueError, match="deleted or donated"):
+        double.save(tmp_path / "again")
+
+
 def test_a_head_that_is_not_finite_is_saved_as_fitted(tmp_path):
     head = dpx.fit(X, Y, **GIVEN)
     head.model.head_.weights[0, 0] = np.nan
@@ -314,8 +342,9 @@ def test_sharded_rows_are_summed_as_they_are_on_four_devices(tmp_path):
 
 PROCESS = """
 import json, sys
+from pathlib import Path
 import jax
-index = int(sys.argv[2])
+index, ledgers = int(sys.argv[2]), Path(sys.argv[3])
 jax.distributed.initialize(sys.argv[1], 2, index)
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -380,6 +409,11 @@ labels = jax.make_array_from_process_local_data(NamedSharding(placed.mesh, P()),
 own.model.fit(features, labels)
 told.append([retried, ledger.count_fits(), hasattr(own.model, "ledger_")])
 out_of_step = ""
+try:  # as if this process had skipped a fit
+    another = {"random_state": None, "ledger": ledgers / f"{index}.db"}
+    dpx.fit(features, y, method="dp-sgd", **given | another)
+except ValueError as error:
+    out_of_step += str(error)
 for number in range(2):
     if number * index:
         DeviceRows(features)  # as of a fit that process 0 did not begin
@@ -396,7 +430,7 @@ print(json.dumps(told))
 
 def test_two_processes_give_the_head_of_one(tmp_path):
     address = f"127.0.0.1:{free_port()}"
-    running = [Fork(tmp_path, PROCESS, address, i) for i in range(2)]
+    running = [Fork(tmp_path, PROCESS, address, i, tmp_path) for i in range(2)]
     done = [one.wait() for one in running]
     assert [one.code for one in done] == [0, 0], done
     heads, ledgers, refusals, copies, *reads, fits, again, apart, texts = zip(
@@ -417,8 +451,9 @@ def test_two_processes_give_the_head_of_one(tmp_path):
     assert again == ([1, 1, True], [0, 0, False])
     assert texts == (["0", "1"],) * 2  # else `agree` would compare nothing
     for text in apart:
+        assert "differ in the name of the ledger (1.db and 0.db)" in text
         assert "differ in labels" in text
-        assert "differ in the number of fits so far" in text
+        assert "differ in the number of shared arrays so far" in text
     assert len(reads) == 4
     assert all("Several processes share" in text for texts in reads for text in texts)
 

@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 from core import toy
 from fits import answered
+from jax.experimental.buffer_callback import buffer_callback
 
 from dphead import DPOptaxClassifier
 from dphead.fit.backends import on_device
 from dphead.jax import fit, optax_method
 from dphead.planning.plan import make_plan
+from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Released
 from dphead.privacy.ledger import Ledger
 from dphead.solvers import GradientDescent, ProblemInfo
 from dphead.solvers.centering import Centering
+from dphead.solvers.on_axes import OnAxes
 
 optax = pytest.importorskip("optax", reason="not installed")
 
@@ -123,6 +126,13 @@ def refused():
         ),
     )
     yield (
+        "buffer_callback, which jax cannot trace",
+        optax.GradientTransformation(
+            lambda weights: (),
+            lambda g, state, _: (buffer_callback(print, g)(g), state),
+        ),
+    )
+    yield (
         "not_a_target",  # traced, and fails when it is compiled
         optax.GradientTransformation(
             lambda weights: (),
@@ -192,3 +202,14 @@ def test_a_fit_takes_an_optimizer_by_name_or_as_an_object(tmp_path):
         "learning_rate": 0.1,
     }
     assert len(head.model.ledger_.fits()) == 1
+
+
+def test_other_public_rows_are_another_plan():
+    axes, facts = PublicAxes(np.eye(D, 3, dtype=np.float32)), ProblemInfo(N, 3, M)
+    for inner in (OptaxDescent(), GradientDescent()):
+        plans = [
+            make_plan(OnAxes(inner, axes, rows), facts, epsilon=1.0, delta=1e-4)
+            for rows in ("one digest", "another digest", "one digest")
+        ]
+        one, other, again = (plan.digest("space", None) for plan in plans)
+        assert one == again != other
