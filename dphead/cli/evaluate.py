@@ -20,7 +20,6 @@ from dphead.cli.options import AS_JSON
 from dphead.cli.progress import Progress, shown
 from dphead.cli.text import print_json, say, tied
 
-_SHOWN_CLASSES = 20  # number of weakest classes listed; chosen, not measured
 _reading = partial(Option, section="Rows and networks")
 
 
@@ -95,18 +94,20 @@ def evaluate(as_json: bool, **given: Any) -> None:
     \b
     dphead evaluate run test.h5
     """
-    asked = Asked(**given)
+    from dphead.cli.summary import shown_classes, shown_confusion
 
+    asked = Asked(**given)
     with shown("reading rows") as progress:
         metrics, names = _measured(asked, progress)
     if as_json:
         print_json(metrics, indent=None)
         return
     what = "network" if asked.of_network else "head"
-    lines = _shown_metrics(metrics, names)
+    lines = _shown_metrics(metrics)
+    lines["Classes"] = shown_classes(metrics, names)
     lines["Classes"] += _shown_missed(asked.run, metrics, names)
     if metrics["confusion"]:
-        lines["Mistakes"] = _shown_confusion(metrics["confusion"], names)
+        lines["Mistakes"] = shown_confusion(metrics["confusion"], names)
     if none := metrics["n_without_class"]:
         lines["No class"] = [f"{_without_class(none)}, counted as wrong"]
     lines["Note"] = [
@@ -123,7 +124,7 @@ def _without_class(count: int) -> str:
     return f"{rows} unreadable or not finite: no class"
 
 
-def _shown_metrics(metrics: dict[str, Any], names: list[str]) -> dict[str, list[str]]:
+def _shown_metrics(metrics: dict[str, Any]) -> dict[str, list[str]]:
     """Return the metrics as labeled lines."""
     accuracy = f"{100 * metrics['accuracy']:.2f} ± {100 * metrics['accuracy_se']:.2f} %"
     parts = {
@@ -136,7 +137,6 @@ def _shown_metrics(metrics: dict[str, Any], names: list[str]) -> dict[str, list[
     parts["Balanced"] = [f"{tied(balanced)} (mean of the class accuracies)"]
     gap = f"{100 * metrics['calibration_error']:.2f} %"
     parts["Confidence"] = [f"off by {tied(gap)} on average (calibration error)"]
-    parts["Classes"] = _shown_classes(metrics, names)
     return parts
 
 
@@ -150,30 +150,6 @@ def _shown_missed(run: Path, metrics: dict[str, Any], names: list[str]) -> list[
     if report.exists():
         remedy = help_missed(read_json(report, "report"))
     return list(missed_classes(metrics, names, "rows", remedy))
-
-
-def _shown_confusion(confusion: list[list[int]], names: list[str]) -> list[str]:
-    """Return a line for each class with rows that were given to other classes."""
-    lines = []
-    for k, row in enumerate(confusion):
-        wrong = sorted((-n, j) for j, n in enumerate(row) if n and j != k)
-        if wrong:
-            told = ", ".join(f"{-n:,} as {names[j]}" for n, j in wrong)
-            lines.append(f"{sum(row):,} of {names[k]}: {row[k]:,} right, {told}")
-    return lines or ["none"]
-
-
-def _shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
-    """Return a line for each class that has rows, lowest accuracy first."""
-    each, counts = metrics["per_class_accuracy"], metrics["per_class_n"]
-    there = [k for k, count in enumerate(counts) if count]
-    there.sort(key=lambda k: (each[k], k))
-    lines = [
-        tied(f"{100 * each[k]:6.2f} % of {counts[k]:,}: {names[k]}")
-        for k in there[:_SHOWN_CLASSES]
-    ]
-    rest = len(there) - len(lines)
-    return [*lines, f"and {rest:,} more classes; --json lists all"] if rest else lines
 
 
 def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], dict]:

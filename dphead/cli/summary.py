@@ -36,6 +36,7 @@ from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.rounding import as_declared, rounded_up
 
 _NAMED_CLASSES = 4  # number of weak classes named; chosen, not measured
+_SHOWN_CLASSES = 20  # number of weakest classes listed; chosen, not measured
 
 
 def outcome(
@@ -54,6 +55,7 @@ def outcome(
         "Trained": [_trained(report)],
         "Privacy": _privacy(report, plan),
         "Accuracy": _accuracy(report, test),
+        **_classes(report, test),
         "Budget": budget_lines(report["ledger"], report["guarantee"]["delta"]),
         "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
         "Next": _next_commands(out, report),
@@ -217,6 +219,17 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         yield f"! accuracy below half of the mean over classes: {listed}"
 
 
+def _classes(
+    report: dict[str, Any], test: dict[str, Any] | None
+) -> dict[str, list[str]]:
+    """Return the test rows' recall and mistakes of each class, if there are few."""
+    if test is None or not test["confusion"]:
+        return {}
+    names = report["data"]["class_names"]
+    mistakes = shown_confusion(test["confusion"], names)
+    return {"Classes": shown_classes(test, names), "Mistakes": mistakes}
+
+
 def missed_classes(
     metrics: dict[str, Any], names: list[str], things: str, remedy: str
 ) -> Iterator[str]:
@@ -228,6 +241,30 @@ def missed_classes(
         )
     if rest := len(never_predicted(metrics)[_NAMED_CLASSES:]):
         yield f"! {rest:,} more classes are never predicted"
+
+
+def shown_confusion(confusion: list[list[int]], names: list[str]) -> list[str]:
+    """Return a line for each class with rows that were given to other classes."""
+    lines = []
+    for k, row in enumerate(confusion):
+        wrong = sorted((-n, j) for j, n in enumerate(row) if n and j != k)
+        if wrong:
+            told = ", ".join(f"{-n:,} as {names[j]}" for n, j in wrong)
+            lines.append(f"{sum(row):,} of {names[k]}: {row[k]:,} right, {told}")
+    return lines or ["none"]
+
+
+def shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
+    """Return a line for each class that has rows, lowest accuracy first."""
+    each, counts = metrics["per_class_accuracy"], metrics["per_class_n"]
+    there = [k for k, count in enumerate(counts) if count]
+    there.sort(key=lambda k: (each[k], k))
+    lines = [
+        tied(f"{100 * each[k]:6.2f} % of {counts[k]:,}: {names[k]}")
+        for k in there[:_SHOWN_CLASSES]
+    ]
+    rest = len(there) - len(lines)
+    return [*lines, f"and {rest:,} more classes; --json lists all"] if rest else lines
 
 
 def worst_class(report: dict[str, Any]) -> Iterator[str]:

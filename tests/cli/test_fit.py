@@ -531,6 +531,10 @@ def test_a_class_that_is_never_predicted_is_named_and_not_stored(tmp_path):
     missed = f"{CLASSES[2]} is never predicted, on 20 test rows"
     assert missed in words(done.out)
     assert "try --method auto --balanced, a larger epsilon" in words(done.out)
+    recall = (
+        rf"Classes 0\.00 % of 20: {CLASSES[2]} .* Mistakes .*20 of {CLASSES[2]}: 0 r"
+    )
+    assert re.search(recall, words(done.out))
     assert all(b"never predicted" not in file for file in contents(run).values())
     assert "confusion" not in (run / "report.json").read_text()
     done = words(fitted("evaluate", run, test).out)
