@@ -64,7 +64,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     \b
     dphead check run
     """
-    from dphead.analysis.card.kept import altered
+    from dphead.analysis.card.kept import altered, exceeded, stated_in
     from dphead.analysis.check import check as find
     from dphead.analysis.check import notes
     from dphead.fit.ledgers import read_known
@@ -74,6 +74,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
         folder = run if run.is_dir() else run.parent
         finished = _with_elsewhere(finished, folder, ledger)
         findings = [*find(finished), *altered(run, finished.report)]
+        findings += exceeded(stated_in(folder), finished)
         remarks = notes(finished) + _unknown_images(finished)
         total = list(filter(None, (_spent_now(finished), finished.about_total())))
     if as_json:

@@ -1,5 +1,6 @@
 """Implement `dphead report`, which writes cards from a run's report."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def report(
     dphead report run --card
     """
     from dphead.analysis.card.about import read_about
-    from dphead.analysis.card.kept import ABOUT, rendered
+    from dphead.analysis.card.kept import ABOUT, exceeded, rendered, stated_in
     from dphead.analysis.check import DERIVED
     from dphead.privacy.atomic_write import write_text
 
@@ -54,7 +55,8 @@ def report(
     finished = read_noted(run)
     folder = run if run.is_dir() else run.absolute().parent
     kept = folder / ABOUT
-    stated = read_about(about or kept) if about or kept.is_file() else None
+    stated = read_about(about) if about else stated_in(folder)
+    _note(exceeded(stated, finished))
     text = rendered(name, finished.report, stated)
     if str(out) == "-":
         click.echo(text, nl=False)
@@ -78,6 +80,10 @@ def read_noted(run: Path) -> Any:
     from dphead.fit.ledgers import read_known
 
     finished = read_known(run)
-    for finding in outdated(finished):
-        say("Note", f"! {finding.what}. {finding.todo}", err=True)
+    _note(outdated(finished))
     return finished
+
+
+def _note(findings: Iterable[Any]) -> None:
+    for finding in findings:
+        say("Note", f"! {finding.what}. {finding.todo}", err=True)

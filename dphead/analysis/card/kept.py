@@ -8,7 +8,9 @@ from typing import Any
 from dphead import __version__
 from dphead.analysis.card.about import About, read_about
 from dphead.analysis.check import DERIVED, PRIVATE_METRICS, Finding
+from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import explain_damage
+from dphead.privacy.rounding import as_declared, rounded_up
 
 _RENDERERS = {  # file: module:function that renders it from a report
     "report.html": "dphead.analysis.card.page:page",
@@ -54,10 +56,31 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
             )
 
 
+def exceeded(about: About | None, run: FinishedRun) -> Iterator[Finding]:
+    """Yield a finding if later fits exceed the epsilon that the institution states.
+
+    The verdict of a card counts the fits up to its own one.
+    """
+    limit, now = about and about.max_epsilon, run.spent_now.epsilon
+    if limit is not None and now > max(limit, run.report["ledger"]["total_epsilon"]):
+        delta = as_declared(run.ledger_now["delta"])
+        yield Finding(
+            "stated limit exceeded by other fits",
+            f"the ledger now has epsilon {rounded_up(now)} at delta {delta}, and "
+            f"{ABOUT} allows {as_declared(limit)}",
+            "The verdict of the cards counts the fits up to this one only",
+            "State the plain sum of all fits where you publish the run",
+        )
+
+
+def stated_in(run: Path) -> About | None:
+    """Return the institution's statement in a run folder, if there is one."""
+    return read_about(run / ABOUT) if (run / ABOUT).is_file() else None
+
+
 def _expected(name: str, report: dict[str, Any], run: Path) -> bytes | None:
     """Return the expected text of a file, or None if this report cannot have it."""
     try:
-        about = read_about(run / ABOUT) if (run / ABOUT).is_file() else None
-        return rendered(name, report, about).encode()
+        return rendered(name, report, stated_in(run)).encode()
     except ValueError:
         return None

@@ -6,12 +6,15 @@ import pytest
 from commands import (
     dphead,
     features_file,
+    fit,
     fitted,
     refusal,
+    words,
 )
 
 from dphead.analysis.card.about import About, read_about, verdict
 from dphead.analysis.records import read_run
+from dphead.privacy.rounding import rounded_up
 
 ABOUT = """
 institution = "St. Example"
@@ -104,3 +107,21 @@ def test_the_documents_have_the_statement_and_check_knows_them(made):
     fitted("report", run, "--dpia", "--about", made / "other.toml")
     assert "private metrics stored" not in dphead("check", run).out
     assert "exclude each other" in refusal("report", run, "--card", "--dpia")
+
+
+def test_fits_that_exceed_the_stated_limit_later_are_named(tmp_path):
+    train, one, two = (tmp_path / name for name in ("train.h5", "one", "two"))
+    features_file(train)
+    (tmp_path / "about.toml").write_text(ABOUT.replace("= 5", "= 1.2"))
+    for run in (one, two):
+        fit(train, run)
+        if run == one:
+            fitted("report", run, "--about", tmp_path / "about.toml")
+    total = rounded_up(read_run(one).spent_now.epsilon)
+    said = (
+        f"the ledger now has epsilon {total} at delta 1e-05, and about.toml allows 1.2"
+    )
+    for run, is_told in ((one, True), (two, False)):  # the card of two says "outside"
+        told = fitted("report", run, "--about", tmp_path / "about.toml").err
+        checked = words(dphead("check", run).out)
+        assert [said in words(told), said in checked] == [is_told] * 2
