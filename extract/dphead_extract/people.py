@@ -119,8 +119,17 @@ class People:
         if path is not None:
             with open_features(path) as file:
                 theirs, theirs_id, known = file.people, file.dataset_id, file.group
+                rows = rows_name(file.salt, file.config)
             if theirs is not None and self.index is not None:
-                theirs = People(self.index, **theirs).now(theirs_id).record
+                declared = People(self.index, **theirs).now(theirs_id)
+                theirs = declared.record
+                if known is None or not declared.recorded(theirs_id, rows, known):
+                    raise ExtractError(
+                        f"The people in {path} are not recorded here. If they were "
+                        "declared or fitted with another DPHEAD_HOME or DPHEAD_LEDGER, "
+                        "set it. If not, first type `dphead ledger people "
+                        f"{declared.system} {path}{' --new-people' * declared.new}`."
+                    )
         if theirs is None or theirs == self.record:
             return self
         if self.system is not None:
@@ -235,11 +244,10 @@ class People:
             f"{self.system} FILE` with a features file of it, to merge its ledger with "
             f"the system's{_OF_IMAGES}"
         )
-        if not self.new:
-            return f"{merge}."
+        drop = ", and drop --new-people" * self.new
         return (
-            f"{merge}, and drop --new-people. If it has no file, because the command "
-            f"that wrote it failed, write this file with --dataset-id {theirs}."
+            f"{merge}{drop}. If it has no file, because the command that wrote it "
+            f"failed, repeat that command with --dataset-id {theirs}."
         )
 
     def after_failure(self, given: str | None, drawn: str) -> str:

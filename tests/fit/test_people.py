@@ -746,6 +746,8 @@ def test_a_file_of_another_home_is_declared_again(tmp_path, clinic, monkeypatch)
         said = refusal("fit", features, "-o", run, *FIT)
         assert "not recorded here" in said
         assert " ".join(("ledger people", clinic, str(features), *more)) in said
+        again = year(tmp_path, "again", 500 * len(more))[1]
+        assert "not recorded here" in refusal(*again, "--same-data-as", features)
         done = fitted("ledger", "people", clinic, features, *more)
         assert "does not count those fits" in words(done.out)
         done = fitted("ledger", "people", clinic, features, *more)
@@ -950,6 +952,7 @@ def test_an_import_that_failed_is_repeated_with_the_id_that_it_recorded(
     said = words(refusal(*command))
     named = re.search("with (--dataset-id) ([0-9a-f]{32})[.]", said)
     assert named and not output.exists(), said
+    assert named.group() in words(refusal(*command[:-1]))  # nor as known people
     assert named.group() in told
     fitted(*command, *named.groups())
     assert people_of(output) == {"system": clinic, "new": True}
