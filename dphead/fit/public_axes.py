@@ -14,7 +14,7 @@ from dphead.data.blocks import BLOCK_ROWS
 from dphead.data.device_rows import DeviceRows
 from dphead.data.on_axes import RowsOnAxes, is_usable, principal_axes
 from dphead.fit.files import SourceFacts, check_features, file_facts
-from dphead.fit.ledgers import counted_in, shared_images
+from dphead.fit.ledgers import charged_elsewhere, counted_in, shared_images
 from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo, Solver
@@ -157,7 +157,12 @@ def _chosen(
             f"dphead could not compare the public {unit}s of `--axes-from` "
             f"(`axes_from`) with the training {unit}s. Check that no {unit} is in both."
         )
-    return ChosenAxes(axes, f"{made_of} {count}", described, doubt)
+    for one in charged_elsewhere(dataset_id and counted_in(dataset_id)) if axes else []:
+        doubt += (
+            f" The ledger {one.path} {'may have' if one.fits is None else 'has'} fits "
+            f"on these public {unit}s. If they are private, drop `--axes-from`."
+        )
+    return ChosenAxes(axes, f"{made_of} {count}", described, doubt.strip())
 
 
 def _check_images(file: FeaturesFile, private: FeaturesFile) -> bool:

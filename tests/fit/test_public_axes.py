@@ -17,15 +17,18 @@ from commands import (
     fit,
     fitted,
     id_of,
+    ledger_of,
     refusal,
     report_of,
     rows,
     words,
 )
+from core import reserve
 from dphead_extract.features.format import open_features, write_features
 from dphead_extract.index import ImageIndex
 from dphead_extract.run import extract
 from dphead_extract.shards import Shard, blocks_of, join_shards
+from ledgers import specs
 from numpy.testing import assert_array_equal
 
 from dphead import DPAutoClassifier, PrivateNotice
@@ -118,7 +121,10 @@ def test_report_and_statement_declare_the_public_rows(private, public, tmp_path)
     assert report_of(tmp_path / "few")["data"]["axes"]["n_rows"] == 80
     for path, image in ((private, 1), (public, 2)):
         know(path, image)
-    fit(private, tmp_path / "again", *given)
+    charged = "has fits on these public images"
+    assert charged not in words(said)
+    reserve(specs(1, 8.0), ledger_of(public))
+    assert charged in words(fit(private, tmp_path / "again", *given).out)
     again = report_of(tmp_path / "again")["data"]["axes"]
     assert again == report["data"]["axes"]  # published: nothing of the comparison
     fitted("predict", tmp_path / "run", public, "-o", tmp_path / "p.csv")
