@@ -274,6 +274,13 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     With `own`, a features file means the ledger file in DPHEAD_HOME, even if there is a
     team's server.
     """
+    from dphead.fit.ledgers import (
+        counted_in,
+        default_ledger_path,
+        has_home,
+        ledger_path,
+        people_index,
+    )
     from dphead.privacy.ledger import Ledger, server
 
     if server.is_on_server(which):
@@ -282,19 +289,15 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
             for dataset_id in server.data_sets(which)
         ]
     if write and which.suffix == ".sqlite" and not which.exists():
-        return [Ledger(which)]  # new: a mistyped features file is refused below
+        # new: a mistyped features file is refused below
+        own_place = has_home() and default_ledger_path("any").parent
+        in_home = which.absolute().parent == own_place
+        return [Ledger(which, which.stem if in_home else None)]
     values.check_there("a ledger or features file", which)
 
     from dphead_extract.features.format import open_features
 
     from dphead.fit.files import is_features_file
-    from dphead.fit.ledgers import (
-        counted_in,
-        default_ledger_path,
-        has_home,
-        ledger_path,
-        people_index,
-    )
     from dphead.privacy.ledger.store import IN_MEMORY
 
     if not is_features_file(which):

@@ -132,3 +132,4 @@ def test_a_budget_of_an_id_system_is_offered_for_its_own_ledger(
         assert f"dpheadledgerbudget{place}--epsilon3--delta" in said.replace("\\", "")
     fitted("ledger", "budget", own, *LIMIT)
     assert read_ledger(None, name).budget()["epsilon"] == 2.0
+    assert read_ledger(None, name).meta("dataset_id") == name
