@@ -25,6 +25,7 @@ from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
 from dphead.privacy.ledger import Ledger, Spent, spent
+from dphead.privacy.ledger.moving import counted_data_sets
 from dphead.privacy.ledger.schema import canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
@@ -207,7 +208,6 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
         tuple(
             f"the ledger {one['path']} with fits on {one['of']}"
             for one in report["ledger"]["elsewhere"]
-            if str(located(one["path"], file.parent)) != merged
         ),
         merged,
         limit,
@@ -408,12 +408,16 @@ def _ledger_fits(
     path = book.path
     check_undamaged(book)
     fits, theirs, budget = book.fits(), book.meta("dataset_id"), book.budget()
+    own = report["data"].get("dataset_id")
+    if own in counted_data_sets(book):  # its ledger was merged into this one
+        _check_recorded(report, plan, fits, file)
+        with closing(book):
+            return fits, path, _limit(book)
     # a merge may have fixed a budget, or a smaller one, after the report
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place = counted_at(book)
     limit = _limit(book)
     book.close()
-    own = report["data"].get("dataset_id")
     if own is not None and theirs not in (None, own):
         todo = "Pass the run's own ledger, or none to use the path in the report."
         if given is None:

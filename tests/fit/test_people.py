@@ -492,6 +492,8 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(tmp_path, clinic, m
     assert "spent (delta 0.001) in 2 fits" in said
     assert "now, with 1 more fits: the ledger's plain sum is now epsilon" in said
     assert "not counted" not in said and "another ledger" not in said
+    if merged.url is None:
+        assert read_run(run, merged.path).fits == read_run(run).fits
     head.save(tmp_path / "late")
     late = report_of(tmp_path / "late")
     assert late["ledger"]["fits"] == 2 and late["ledger"]["elsewhere"] == []
