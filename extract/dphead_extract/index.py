@@ -28,8 +28,9 @@ _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
 _ENDING = ".digests"
 # Entry of pairs: a digest in another entry, and the canonical digest of its image.
 ALIASES = "aliases"
-# Ending of the entry that marks the blocks of rows with all images in the index.
-_BLOCKS = ".blocks"
+# Ending of the entry of a data set's marks: of blocks of rows with all images in the
+# index, and of data sets that shared notably many images with it before it grew.
+_MARKS = ".blocks"
 _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. The user
 # must decide if they share _NOTABLE of the smaller one, or if other data sets together
@@ -150,9 +151,15 @@ class ImageIndex:
             self._grow(dataset_id, digests)
 
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
-        """Add images to an entry, after their own entry as a part of the data set."""
+        """Add images to an entry, after their own entry as a part of the data set.
+
+        Only the growth of one of two data sets can make an overlap less than notable.
+        So first mark those that are notable now. The caller holds the lock.
+        """
         before, own = self.images(dataset_id), _split(digests)[0]
         if len(before) and not _contains(before, _canonical(own, self._aliases())):
+            shared = [self._pair(dataset_id, one) for one in self.sharing(dataset_id)]
+            self._keep_marks(dataset_id, shared)
             for part in (before, digests)[len(self._parts(dataset_id)) > 0 :]:
                 name = self._seal(np.unique(part).tobytes()).hex()
                 self.extend(f"{dataset_id}.{name}", part)
@@ -180,24 +187,36 @@ class ImageIndex:
         `rows` are those of a features file with this salt. Its step is the number of
         rows of a block.
         """
-        name, marks = dataset_id + _BLOCKS, self._marks(dataset_id, salt, rows)
         with self.locked():
-            known = self._stored(name)
-            if not np.isin(marks, known).all():
-                self._write(name, np.union1d(known, marks))
+            self._keep_marks(dataset_id, self._blocks(dataset_id, salt, rows))
 
     def has_blocks(self, dataset_id: str, salt: str, rows: range) -> bool:
         """Return whether `mark_blocks` has recorded all of these rows."""
-        known = self._stored(dataset_id + _BLOCKS)
-        return bool(np.isin(self._marks(dataset_id, salt, rows), known).all())
+        known = self._stored(dataset_id + _MARKS)
+        return bool(np.isin(self._blocks(dataset_id, salt, rows), known).all())
 
-    def _marks(self, dataset_id: str, salt: str, rows: range) -> np.ndarray:
-        texts = (
-            f"block {dataset_id} {salt} {start} {min(start + rows.step, rows.stop)}"
+    def _blocks(self, dataset_id: str, salt: str, rows: range) -> list[int]:
+        return [
+            self._mark(
+                "block", dataset_id, salt, start, min(start + rows.step, rows.stop)
+            )
             for start in rows
-        )
-        found = [int.from_bytes(self.keyed(text, 8), "little") for text in texts]
-        return np.array(found, np.uint64)
+        ]
+
+    def _pair(self, dataset_id: str, other: Overlap) -> int:
+        """Return the mark of two data sets that share notably many images."""
+        return self._mark("shared", *sorted([dataset_id, other.dataset_id]))
+
+    def _mark(self, *parts: object) -> int:
+        text = " ".join(map(str, parts))
+        return int.from_bytes(self.keyed(text, 8), "little")
+
+    def _keep_marks(self, dataset_id: str, marks: list[int]) -> None:
+        """Add marks to those of a data set, durably. The caller holds the lock."""
+        name, found = dataset_id + _MARKS, np.array(marks, np.uint64)
+        known = self._stored(name)
+        if not np.isin(found, known).all():
+            self._write(name, np.union1d(known, found))
 
     def extend(self, dataset_id: str, digests: np.ndarray) -> None:
         """Add digests to a data set's entry. The caller holds the lock."""
@@ -283,10 +302,19 @@ class ImageIndex:
         return np.frombuffer(data, "<u8")
 
     def sharing(self, dataset_id: str) -> list[Overlap]:
-        """Return the data sets that share notably many images with a data set."""
+        """Return the data sets that share notably many images with a data set.
+
+        They also share notably many if they did so before one of the two grew.
+        """
         images, *parts = map(self.images, (dataset_id, *self._parts(dataset_id)))
         others = self.overlaps(images, dataset_id, parts) if len(images) else []
-        return [other for other in others if other.notable]
+        return [
+            one for one in others if one.notable or self._shared_before(dataset_id, one)
+        ]
+
+    def _shared_before(self, dataset_id: str, other: Overlap) -> bool:
+        mark, both = self._pair(dataset_id, other), (dataset_id, other.dataset_id)
+        return any(mark in self._stored(name + _MARKS) for name in both)
 
     def overlaps(
         self,
@@ -410,7 +438,7 @@ class ImageIndex:
 
 def data_sets(entries: Iterable[str]) -> list[str]:
     """Return the names of entries with images: ids of data sets, and their parts."""
-    return [one for one in entries if one != ALIASES and not one.endswith(_BLOCKS)]
+    return [one for one in entries if one != ALIASES and not one.endswith(_MARKS)]
 
 
 def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

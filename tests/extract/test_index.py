@@ -284,6 +284,39 @@ def test_overlaps_below_a_twentieth_add_up(index):
         index.claim(files[2])
 
 
+@pytest.mark.parametrize("grows", ["add", "claim"])
+def test_images_that_are_elsewhere_together_stay_known_when_a_data_set_grows(
+    index, grows
+):
+    """Two others each have three of its 100 images: no part has a twentieth in one."""
+    every = np.arange(1000, dtype=np.uint64)
+    # as an earlier version did
+    for name, first in ((B, 0), (C, 3)):
+        own = every[600 + 100 * first :][:97]
+        index.extend(name, np.append(every[first : first + 3], own))
+    index.extend(A, every[:100])
+    for end in (190, 300):
+        if grows == "claim":
+            assert index.claim(every[:end]) == (A, True)
+        else:
+            index.add(A, every[end - 90 : end])
+    found = index.overlaps(index.images(A), but=A)
+    assert [one.notable for one in found] == [False, False]
+    again = ImageIndex(index.folder)
+    known = {
+        name: [one.dataset_id for one in again.sharing(name)] for name in (A, B, C)
+    }
+    assert known == {A: [B, C], B: [A], C: [A]}
+
+
+def test_a_few_images_in_common_stay_few(index):
+    every = np.arange(1000, dtype=np.uint64)
+    index.add(A, every[:100])
+    index.add(B, every[96:196])
+    index.add(A, every[200:300])
+    assert index.sharing(A) == index.sharing(B) == []
+
+
 def test_a_file_of_images_of_many_data_sets_needs_a_decision(index):
     """It takes a few images of each, and all of its images are known."""
     ids = [f"{i:032x}" for i in range(25)]

@@ -129,6 +129,18 @@ def test_a_servers_earlier_rows_forget_no_image(team, machines):
     assert "aliases" not in one._names()
 
 
+def test_a_notable_overlap_stays_notable_on_a_server(machines):
+    one, other = machines
+    seen, (own, *others) = images(), (uuid.uuid4().hex for _ in range(3))
+    for first, name in zip((0, 3), others, strict=True):
+        one.add(name, np.append(seen[first : first + 3], images()[:97]))
+    one.extend(own, seen)  # as an earlier version did
+    other.add(own, images())
+    assert not any(found.notable for found in one.overlaps(one.images(own), but=own))
+    known = one.sharing(own) + [one.sharing(name)[0] for name in others]
+    assert [found.dataset_id for found in known] == [*sorted(others), own, own]
+
+
 def one_form(digests):
     """Images whose forms have one digest, as colors have."""
     return np.repeat(digests[:, None], 3, axis=1)
