@@ -70,21 +70,25 @@ def beside_others(
     Raises
     ------
     ValueError
-        If such ledgers exist and tuning is "none", because the settings could have been
-        chosen by their fits.
+        If any of these ledgers has earlier fits and tuning is "none", because they
+        could have decided the settings.
     LedgerError
         As `check_alone`, unless the fit may be charged already.
     """
     dataset_id = about.source.dataset_id
     own = ledger_name(ledger, dataset_id)
+    earlier = 0
     if not charged and interrupted(out) is None:
         # an early check that creates no file; `charging` repeats it
         check_alone(dataset_id, own, None)
+        with closing(read_ledger(ledger, dataset_id)) as book:
+            earlier = book.count_fits()
     found = charged_elsewhere(dataset_id, own)
-    if found and tuning == "none":
+    if (found or earlier) and tuning == "none":
         raise ValueError(
-            f"--tuning none is not true: the ledger {found[0].path} has fits on the "
-            "same images. Charge that ledger with --ledger, or drop --tuning."
+            f"--tuning none is not true: the ledger {own if earlier else found[0].path}"
+            " has fits on the same images, which can have decided the settings. Drop "
+            "--tuning, or type how the settings were chosen."
         )
     uncounted = tuple(reports.uncounted(one.fact(out)) for one in found)
     warnings = about.warnings + uncounted
