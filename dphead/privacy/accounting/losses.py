@@ -6,6 +6,7 @@ a composition. The import takes seconds, so import this module where it is used.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,10 +64,9 @@ class Losses:
         # delta(e) = sum over losses L > e of p(L) (1 - exp(e - L)), plus `infinite`.
         losses, above, scaled = self._tails
         asked = np.asarray(epsilons, np.longdouble)
-        first = np.searchsorted(losses, asked, side="right")
+        first = np.searchsorted(losses[:-1], asked, side="right")
         # Relative to the next loss, so that exp never overflows.
-        least = np.append(losses, np.inf)[first]
-        shares = np.exp(asked - least)
+        shares = np.exp(asked - losses[first])
         deltas = self.infinite + above[first] - shares * scaled[first]
         rounded = deltas * (1 + 4 * UNIT_ROUNDOFF)
         return np.asarray(rounded + 1e-300, float)  # also covers subnormals
@@ -77,12 +77,15 @@ class Losses:
         Infinite if there is none.
         """
         losses, above, scaled = self._tails
-        grid = np.concatenate([[0.0], losses])
+        grid = np.concatenate([[0.0], losses[:-1]])
+
+        def enough(i: int) -> bool:
+            return bool(self.deltas(grid[i]) <= delta)
+
         # delta falls with epsilon, so the first point that is small enough decides.
-        enough = self.deltas(grid) <= delta
-        if not enough[-1]:
+        first = bisect_left(range(len(grid)), True, key=enough)
+        if first == len(grid):
             return math.inf
-        first = int(np.argmax(enough))
         if first == 0:
             return 0.0
         point = float(np.nextafter(float(grid[first]), np.inf))
@@ -105,8 +108,8 @@ class Losses:
     def _tails(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the positive losses l, and the sums `above` and `scaled` over L >= l.
 
-        `above` sums p(L). `scaled` sums p(L) exp(l - L), which cannot overflow. Both
-        have one more entry, 0. `above` includes a bound on its rounding error.
+        `above` sums p(L). `scaled` sums p(L) exp(l - L), which cannot overflow. Last
+        are the loss inf and sums of 0. `above` includes a bound on its rounding error.
         """
         start = max(0, 1 - self.lowest)
         places = np.arange(start, len(self.chances), dtype=np.longdouble)
@@ -125,7 +128,7 @@ class Losses:
         # Rounding of n additions and of the losses (proofs/poisson.md, step 4).
         rounding = 4 * (len(losses) + largest + 20) * unit
         above = np.append(above[::-1], zero) * (1 + rounding)
-        return losses, above, np.append(scaled[::-1], zero)
+        return np.append(losses, np.inf), above, np.append(scaled[::-1], zero)
 
 
 def self_composed(one: Losses, count: int) -> Losses:

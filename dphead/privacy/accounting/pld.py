@@ -243,7 +243,8 @@ def _log_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if logs.shape[1] == 1:
         return logs[:, 0], np.ones_like(logs)
     # The largest entry is taken out, so that exp never overflows.
-    largest = logs.max(axis=1)
+    # Columns in memory: numpy's maximum of many short rows is slow.
+    largest = np.asfortranarray(logs).max(axis=1)
     parts = np.exp(logs - largest[:, None])
     total = parts.sum(axis=1)
     return largest + np.log(total), parts / total[:, None]
