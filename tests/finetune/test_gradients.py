@@ -229,6 +229,14 @@ def test_bf16_changes_the_products_and_keeps_float32_gradients():
     np.testing.assert_allclose(a.numpy(), b.numpy(), atol=0.03 * float(a.norm()))
 
 
+@pytest.mark.parametrize("name", ["linear", "conv", "group norm"])
+def test_rounding_of_bf16_does_not_refuse_a_module_of_ones_own(name):
+    """The trial compares a row alone with the same row in a chunk."""
+    spec = NetworkSpec(ModelSpec("own:network"), (3, 4, 4), CLASSES)
+    model = Network(spec, bf16=True, module=problem(name)[0])
+    assert model.statistic.size == len(model.start)
+
+
 class Remembering:
     """A loss that is divided by the number of its calls."""
 
