@@ -14,7 +14,7 @@ SIZES = ("--sizes", "32,3,2", "--confidence", 0.999999)
 
 
 def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
-    given = ("--method", "prototypes", "--epsilon", 8, *SIZES, "--fits", 300)
+    given = ("--method", "prototypes", "--epsilon", 8, *SIZES, "--fits", 100)
     done = fitted("audit", *given, "-o", tmp_path / "a")
     printed = words(done.out)
     for text in (

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from commands import (
     CLASSES,
+    LS,
     NOT_PRIVATE,
     OF_IMAGES,
     charges,
@@ -32,6 +33,7 @@ from ledgers import specs
 from numpy.testing import assert_array_equal
 
 from dphead import DPAutoClassifier, PrivateNotice
+from dphead import DPLeastSquaresClassifier as LeastSquares
 from dphead.data.features import load_features
 from dphead.data.on_axes import RowsOnAxes, principal_axes
 from dphead.fit.files import source_of_arrays
@@ -142,7 +144,7 @@ def test_rows_that_could_not_be_compared_are_named_before_the_charge(
     private, public, tmp_path
 ):
     given = {"axes_from": public, "axes_count": 4}
-    command = ("fit", private, "--axes-from", public, "--axes-count", 4, "-o")
+    command = ("fit", private, *LS, "--axes-from", public, "--axes-count", 4, "-o")
     doubt = "dphead could not compare the public images of `--axes-from`"
     for known in ((), (private,), (private, public)):
         for path in known:
@@ -151,13 +153,13 @@ def test_rows_that_could_not_be_compared_are_named_before_the_charge(
         assert before.code == 0 and charges() == len(known)
         done = fitted(*command, tmp_path / f"run {len(known)}", *SEEDED)
         with pytest.warns(UserWarning) as told:
-            DPAutoClassifier(ledger=Ledger(), delta=1e-4, **given).fit(private)
+            LeastSquares(ledger=Ledger(), delta=1e-4, **given).fit(private)
         notices = [str(one.message) for one in told if one.category is PrivateNotice]
         whole = len(known) == 2
         for text in (before.out, done.out, " ".join(notices)):
             assert (doubt in words(text)) is not whole
     with pytest.warns(PrivateNotice, match="could not compare the public rows"):
-        DPAutoClassifier(classes=range(3), axes_from=PUBLIC, axes_count=4).fit(X, Y)
+        LeastSquares(classes=range(3), axes_from=PUBLIC, axes_count=4).fit(X, Y)
 
 
 def test_images_of_a_shard_of_another_machine_are_not_compared(digits, tmp_path):
