@@ -303,6 +303,8 @@ def refuse_moving(
     """
     x = random_rows(shape, vocabulary).to(device)
     other = random_rows(shape, vocabulary, seed=1).to(device)
+    if vocabulary is not None:
+        other[:] = 0  # often padding: a mask then counts other tokens
     other[0] = x[0]
     first, scores = _outputs(model, x)
     check_finite(model, scores, "scores")

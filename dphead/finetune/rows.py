@@ -127,9 +127,8 @@ def given_rows(x: np.ndarray, vocabulary: int | None) -> np.ndarray:
         ) from None
     wanted = "images of uint8 or floats" if vocabulary is None else "integer tokens"
     kinds = "f" if vocabulary is None else "iu"
-    if x.ndim < 2 or not (
-        x.dtype.kind in kinds or (vocabulary is None and x.dtype == np.uint8)
-    ):
+    pixels = vocabulary is None and x.dtype == np.uint8
+    if x.ndim < 2 or 0 in x.shape[1:] or not (x.dtype.kind in kinds or pixels):
         raise ValueError(
             f"rows must be {wanted} of shape (n, ...), got {x.dtype} of shape "
             f"{x.shape}. Convert or reshape them. Tokens need `vocabulary`."

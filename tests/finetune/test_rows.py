@@ -222,11 +222,31 @@ def test_the_random_rows_of_trials_all_count(vocabulary, group):
     [
         (np.ma.masked_equal(texts()[0], 3), "cannot be a masked array"),
         ([[1, 2], [3]], "all rows must have one shape"),
+        (np.zeros((9, 3, 0), int), r"got int64 of shape \(9, 3, 0\)"),
     ],
 )
-def test_rows_with_hidden_values_or_several_lengths_are_refused(rows, said):
+def test_rows_with_hidden_values_or_without_one_shape_are_refused(rows, said):
     with pytest.raises(ValueError, match=said):
         classifier().fit(rows, texts(len(rows))[1])
+
+
+class Counting(nn.Module):
+    """Divides by the number of all tokens of a batch that are no padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens):
+        mask = (tokens != 0).float()
+        words = (self.words(tokens) * mask.unsqueeze(-1)).sum(dim=1)
+        return self.head(words / mask.sum())
+
+
+def test_a_mask_that_couples_rows_is_refused():
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="head with an output that depends on other"):
+        classifier(model=Counting()).fit(*texts())
 
 
 def test_the_examples_of_exports_have_tokens(tmp_path):
