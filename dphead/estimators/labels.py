@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from dphead_extract.features.verify import hidden_columns
 from dphead_extract.items import name_of
 
 from dphead.data.arrays import declared_dtype, is_missing, read_column
@@ -22,6 +23,8 @@ _REAL = {bool, int, float, *_EXACT} | {
 }
 _NUMBERS = _REAL | {complex} | {np.dtype(c).type for c in np.typecodes["Complex"]}
 _ROWS_AT_ONCE = 4096  # avoids a second copy of all rows
+_PRIVATE = "private, for the data holder only: "
+_DO_NOT_PUBLISH = "Do not publish this line."
 # types of labels, by the dtype of the classes
 _TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}
 # Python types of classes by the kind of their dtype; others are strings
@@ -94,8 +97,8 @@ def private_notice(given: np.ndarray, used: np.ndarray, what: str) -> str:
     if not lost:
         return ""
     return (
-        f"private, for the data holder only: {lost:,} of {len(given):,} {what}. These "
-        "rows add zero to every sum. Do not publish this line."
+        f"{_PRIVATE}{lost:,} of {len(given):,} {what}. These rows add zero to every "
+        f"sum. {_DO_NOT_PUBLISH}"
     )
 
 
@@ -105,15 +108,23 @@ def told(*notices: str) -> str:
 
 
 def unread_rows(x: Any) -> str:
-    """Return a notice of rows (n, d) that are not finite in float32, or ""."""
+    """Return a notice of rows (n, d) that are not finite in float32, or "".
+
+    The notice also names a column that hides all others.
+    """
     x = x.own() if isinstance(x, DeviceRows) else x
-    used = np.ones(len(x), bool)
+    used, squares = np.ones(len(x), bool), np.zeros(x.shape[1])
     with np.errstate(all="ignore"):  # numbers beyond float32, and signaling NaNs
         for start in range(0, len(x), _ROWS_AT_ONCE):
             some = slice(start, start + _ROWS_AT_ONCE)
-            used[some] = np.isfinite(x[some].astype(np.float32)).all(axis=1)
+            block = x[some].astype(np.float32)
+            used[some] = np.isfinite(block).all(axis=1)
+            squares += np.square(block[used[some]], dtype=np.float64).sum(axis=0)
     what = "rows hold NaN, infinity or a number beyond float32"
-    return private_notice(np.ones(len(x), bool), used, what)
+    hidden = hidden_columns(squares)
+    if hidden:
+        hidden = f"{_PRIVATE}{hidden}. {_DO_NOT_PUBLISH}"
+    return told(private_notice(np.ones(len(x), bool), used, what), hidden)
 
 
 def is_given(y: np.ndarray) -> np.ndarray:

@@ -310,6 +310,19 @@ def test_rows_that_training_masks_are_told_to_the_data_holder(name, recwarn):
     assert "only: 3 of 60 rows hold NaN, infinity or a number" in told[0]
 
 
+@pytest.mark.parametrize("name", ROWS)
+def test_a_column_that_hides_all_others_is_told_to_the_data_holder(name, recwarn):
+    """Unit rows hardly show the others. With a smaller column they do."""
+    make, y = ROWS[name]
+    x = np.random.default_rng(0).normal(size=(60, 9))
+    for scale, count in ((50.0, 0), (1000.0, 1)):
+        scaled = x * np.r_[1, scale, np.ones(7)]
+        make().fit(scaled) if y is None else make().fit(scaled, y)
+        found = [str(w.message) for w in recwarn if w.category is PrivateNotice]
+        assert len(found) == count
+    assert "only: column 1 has over 99.9 % of the squared length" in found[0]
+
+
 def test_a_row_that_numpy_masks_has_no_class_at_prediction_either():
     x = np.random.default_rng(0).normal(size=(60, 2))
     fitted = DPPrototypeClassifier(classes=["cat", "dog"], delta=1e-3)

@@ -48,3 +48,14 @@ def test_blocks_that_no_digest_covers_are_refused(tmp_path, block_rows):
         file.config["block_rows"] = block_rows
         with pytest.raises(FormatError, match="do not cover its 5 rows"):
             check_blocks(file)
+
+
+def test_a_column_that_hides_all_others_is_reported(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    for name, size, found in (("some", 20, 0), ("all", 1000, 1)):
+        x[:, 2] = size * x[:, 1]
+        path = tmp_path / f"{name}.h5"
+        write_features(path, x, np.zeros(50, int), ["a"], valid=np.arange(50) > 5)
+        problems = [one for one in verify(path) if "masked" not in one]
+        assert len(problems) == found
+    assert problems[0].startswith("column 2 has over 99.9 % of the squared length")
