@@ -97,8 +97,9 @@ def _people(
 
     for file in files:
         values.check_there("a features file", file)
-        foreign = of_another_home(file)
-        book, merged = declare_people(file, system, new_people, not_private)
+    for i, file in enumerate(files):
+        foreign, beside = of_another_home(file), files[:i] + files[i + 1 :]
+        book, merged = declare_people(file, system, new_people, not_private, beside)
         for place in merged:
             say("Merged", f"{place}, which takes no more charges")
         print_people({"system": system, "new": new_people})

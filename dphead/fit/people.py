@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 from dphead_extract.features.format import open_features
@@ -35,7 +36,11 @@ from dphead.privacy.ledger.store import MERGED, MOVED, PEOPLE, HeldLedger
 
 
 def declare_people(
-    path: Path, system: str, new: bool, not_private: bool = False
+    path: Path,
+    system: str,
+    new: bool,
+    not_private: bool = False,
+    beside: Sequence[Path] = (),
 ) -> tuple[Ledger, list[str]]:
     """Declare the id system of a features file's groups, and merge its ledgers.
 
@@ -53,6 +58,9 @@ def declare_people(
         data set of the system.
     not_private : bool, default False
         Whether ledgers may be merged although only some have an infinite epsilon.
+    beside : sequence of Path, default ()
+        Features files that are declared by the same command. Files of the same data set
+        are recorded first. Ledgers of the others can be merged later.
 
     Returns
     -------
@@ -69,14 +77,9 @@ def declare_people(
         If two ledgers cannot be merged, if a ledger is missing, or if the total would
         become infinite without a confirmation.
     """
-    with open_features(path) as file:
-        dataset_id, groups, declared = file.dataset_id, file.group, file.people
-        rows, charged = rows_name(file.salt, file.config), RowGroups.of(file)
-    if declared is not None and declared["system"] != system:
-        raise ValueError(
-            f"{path} belongs to the id system {declared['system']!r}, not {system!r}. "
-            f"Type dphead ledger people {declared['system']} {path}."
-        )
+    rows, *others = [_declarable(file, system) for file in (path, *beside)]
+    dataset_id = rows.dataset_id
+    files = [rows, *(one for one in others if one.dataset_id == dataset_id)]
     people = People(people_index(), system, new)
     counts = people.shared_id or dataset_id
     joining = () if new else (dataset_id, counts)
@@ -84,21 +87,27 @@ def declare_people(
     merging = counts != dataset_id
     # hold the lock to the end, so that a second command finds this one's result
     with people.held(), ExitStack() as opened:
-        people.check(dataset_id, groups, joining)
+        for one in files:
+            people.check(dataset_id, one.ids, joining)
         book = open_ledger(None, counts)
         with holding(book):
             _check_copies(dataset_id, book)
-            merged = [
-                opened.enter_context(closing(ledger))
-                for ledger in (_ledgers_of(dataset_id) if merging else ())
-            ]
-            _check_merge(merged, book, people, not_private)
+            ids = dict.fromkeys(one.dataset_id for one in (rows, *others))
+            ledgers = {
+                name: [opened.enter_context(closing(one)) for one in _ledgers_of(name)]
+                for name in ids
+                if merging and name != counts
+            }
+            merged = ledgers.get(dataset_id, [])
+            every = [one for found in ledgers.values() for one in found]
+            _check_merge(every, book, people, not_private)
             if merging:
-                _check_target(book, merged)
-            compared = charged.compared(people.record, protects=True)
+                _check_target(book, every)
+            compared = _compared(files, people)
             for ledger in merged:
                 compared.compare(ledger)
-            people.keep(dataset_id, rows, groups, joining)
+            for one in files:
+                people.keep(dataset_id, one.rows, one.ids, joining)
             for ledger in merged:
                 note_ledger(ledger.path, dataset_id)
                 # then another home can no longer charge other groups there
@@ -110,6 +119,30 @@ def declare_people(
         if merging:
             people.join(dataset_id)
     return book, [ledger.path for ledger in merged]
+
+
+def _declarable(path: Path, system: str) -> RowGroups:
+    """Return the groups of a features file, or raise an error if it has no such ids."""
+    with open_features(path) as file:
+        rows = RowGroups.of(file)
+    if rows.people is not None and rows.people["system"] != system:
+        raise ValueError(
+            f"{path} belongs to the id system {rows.people['system']!r}, not "
+            f"{system!r}. Type dphead ledger people {rows.people['system']} {path}."
+        )
+    if rows.ids is None:
+        raise ValueError(
+            f"{path} has no column with the id of each row's person. Nothing was "
+            "declared. Type --columns group=NAME when you write the file."
+        )
+    return rows
+
+
+def _compared(files: Sequence[RowGroups], people: People) -> Groups:
+    """Return what is compared of the groups of files of one data set."""
+    found = [one.compared(people.record, protects=True) for one in files]
+    digests = {digest for one in found for digest in one.digests.values()}
+    return replace(found[0], declared=lambda d: d in digests or found[0].declared(d))
 
 
 def of_another_home(path: Path) -> bool:
@@ -145,21 +178,28 @@ def _check_merge(
                 f"{declared['system']!r}, not {people.system!r}. Type dphead ledger "
                 f"people {declared['system']}."
             )
+        if source.meta("group_cap") == "null" and target.meta("group_cap") is None:
+            raise LedgerError(
+                f"The ledger {source.path} has fits that protect single rows. After a "
+                "merge, no fit of the id system could protect a person. Nothing was "
+                "declared. Keep that ledger: its epsilons add up with those of the id "
+                "system."
+            )
     _confirm_infinite(sources, target, not_private)
 
 
 def _check_target(target: Ledger, sources: list[Ledger]) -> None:
     """Raise LedgerError if no fit could be charged to the ledger after the merge."""
-    budget = any(book.budget() is not None for book in (target, *sources))
-    places = [source.path for source in sources]  # of an interrupted merge
-    for other in other_ledgers(target.meta("dataset_id"), target.path):
-        refuses = other.budget is not None or (budget and other.fits != 0)
-        if refuses and other.path not in places:
+    books = (target, *sources)  # also of an interrupted merge
+    budget = any(book.budget() is not None for book in books)
+    for other in other_ledgers(target.meta("dataset_id"), *(b.path for b in books)):
+        if other.budget is not None or (budget and other.fits != 0):
             raise LedgerError(
-                f"The id system has {other}. A budget counts all fits, so after a "
+                f"These rows have {other} too. A budget counts all fits, so after a "
                 f"merge into {target.path} each fit would be refused. Nothing was "
-                "declared. Keep both ledgers: for a person in both, their epsilons add "
-                "up."
+                "declared. If that ledger counts a features file with ids of this id "
+                "system, name both files in one command. Otherwise keep the ledgers: "
+                "for a person in both, their epsilons add up."
             )
 
 

@@ -312,7 +312,7 @@ def test_a_later_year_hides_no_budget_for_images_of_an_earlier_one(store):
 
 
 def test_a_budget_refuses_the_ledger_that_counts_a_data_set_with_its_images(
-    tmp_path, clinic
+    tmp_path, clinic, monkeypatch
 ):
     one, images = made(tmp_path, "one", 0), image_index()
     system = People(people_index(), clinic).shared_id
@@ -320,6 +320,11 @@ def test_a_budget_refuses_the_ledger_that_counts_a_data_set_with_its_images(
         images.add(name, np.arange(first, first + 100, dtype=np.uint64))
     fix_budget(open_ledger(None, Y), 2.0, 1e-3)
     assert refused_beside(id_of(one)) and not refused_beside(system)
+    with pytest.raises(LedgerError, match="each fit would be refused"):
+        module.declare_people(one, clinic, False)
+    assert not refused_beside(system)
+    # as an earlier version did
+    monkeypatch.setattr(module, "_check_target", lambda *_: None)
     module.declare_people(one, clinic, False)
     assert refused_beside(system)
 
@@ -394,6 +399,58 @@ def test_a_merge_that_would_refuse_all_fits_is_refused(tmp_path, clinic, limited
     assert str(other) in str(found.value) and not people_index().knows(id_of(one))
     charge_groups(two, other)
     charge_groups(one)
+
+
+def test_data_sets_with_the_same_images_are_declared_in_one_command(tmp_path, clinic):
+    """The id system has a budget, and each of the two has a fit."""
+    files = [made(tmp_path, name, first) for name, first in (("one", 0), ("two", 60))]
+    system = People(people_index(), clinic).shared_id
+    fix_budget(open_ledger(None, system), 3.0, 1e-3)
+    for file in files:
+        image_index().add(id_of(file), np.arange(100, dtype=np.uint64))
+        charge_groups(file)
+    for file in files:
+        with pytest.raises(LedgerError, match=r"would be refused.* in one command"):
+            module.declare_people(file, clinic, False)
+        assert not people_index().knows(id_of(file))
+    fitted("ledger", "people", clinic, *files)
+    charge_groups(files[0])
+    assert {fits_of(file) for file in files} == {3}
+
+
+def test_files_of_one_data_set_with_a_ledger_each_are_declared_in_one_command(
+    tmp_path, clinic
+):
+    one, (part, command) = made(tmp_path, "one", 0), year(tmp_path, "part", 0, n=40)
+    fitted(*command, "--dataset-id", id_of(one))
+    charge_groups(one)
+    charge_groups(part, tmp_path / "other.sqlite")
+    for file in (one, part):
+        with pytest.raises(LedgerError, match="name both files in one command"):
+            module.declare_people(file, clinic, False)
+        assert not people_index().knows(id_of(one))
+    fitted("ledger", "people", clinic, part, one)
+    for file in (one, part):
+        charge_groups(file)
+    assert fits_of(one) == 4
+
+
+def test_a_file_beside_others_has_groups(tmp_path, clinic):
+    """Else the others would be declared, and beside it no fit charged."""
+    one, (plain, command) = made(tmp_path, "one", 0), year(tmp_path, "plain", 60)
+    fitted(*without_groups(command))
+    said = refusal("ledger", "people", clinic, one, plain)
+    assert f"{plain} has no column" in words(said)
+    assert not people_index().knows(id_of(one))
+
+
+def test_a_ledger_that_protects_rows_does_not_decide_for_an_id_system(tmp_path, clinic):
+    one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 60, "--people", clinic)
+    reserve(specs(1, 8.0), open_ledger(None, id_of(one)))
+    with pytest.raises(LedgerError, match="no fit of the id system could protect"):
+        module.declare_people(one, clinic, False)
+    charge_groups(two)
+    assert not people_index().knows(id_of(one))
 
 
 def test_a_home_can_move_with_its_merged_ledgers(tmp_path, clinic, monkeypatch):

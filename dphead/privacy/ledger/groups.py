@@ -60,7 +60,7 @@ class Groups:
         kept = {k[len(begin) :]: facts[k] for k in facts if k.startswith(begin)}
         todo = (
             "If the groups of both are ids of one id system, type `dphead ledger "
-            "people NAME FILE` for each file, first for the file of the earlier fits."
+            "people NAME FILE`, and name both files in one command."
         )
         common = kept.keys() & self.digests.keys()
         if any(
