@@ -331,7 +331,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
         RowGroups("", data.groups).compared(None, protects=True)  # raises
     system, new = options.people, options.new_people
     people = People(people_index() if has_home() else None, system, new)
-    people = people.of_same(options.same_data_as, data.groups)
+    people = people.of_same(options.same_data_as, data.groups, split=options.split)
     named = _named(options)
     if options.same_data_as is None:  # the ledger of that file can have been merged
         named = people.data_set(named)

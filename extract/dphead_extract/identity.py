@@ -82,7 +82,9 @@ def identify(
     begun, known, joined = begun_id(shard.path(output)), None, None
     given = people.data_set(given)
     if people.shared_id is not None and index is not None:
-        check_images(index.overlaps(seen, but=given), people)
+        share = source.n_rows / n_rows
+        found = [one.of_all(share) for one in index.overlaps(seen, but=given)]
+        check_images(found, people)
     if given or options.new_data_set or begun:
         index = None
     if shard.count > 1 and shards_path(output).exists():

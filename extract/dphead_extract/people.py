@@ -108,18 +108,25 @@ class People:
         return replace(self, new=own)
 
     def of_same(
-        self, path: str | Path | None, groups: np.ndarray | None, first: int = 0
+        self,
+        path: str | Path | None,
+        groups: np.ndarray | None,
+        first: int = 0,
+        split: str | None = None,
     ) -> People:
         """Return the declaration of a features file of the same rows, if it has one.
 
-        `groups` are those of the rows from `first` on. Raises ExtractError if they
-        differ from the file's, unless their id system is declared by `--people`.
+        `groups` are those of the rows of `split` (of all rows if the file does not have
+        it) from `first` on. Raises ExtractError if they differ from the file's, unless
+        their id system is declared by `--people`.
         """
-        theirs = None
+        theirs = same = None
         if path is not None:
             with open_features(path) as file:
                 theirs, theirs_id, known = file.people, file.dataset_id, file.group
-                rows = rows_name(file.salt, file.config)
+                rows, same = rows_name(file.salt, file.config), known
+                if same is not None and split in file.split_names:
+                    same = same[file.split == file.split_names.index(split)]
             if theirs is not None and self.index is not None:
                 declared = People(self.index, **theirs).now(theirs_id)
                 theirs = declared.record
@@ -139,8 +146,8 @@ class People:
                 "--new-people: a file of the same rows takes them over."
             )
         if groups is not None and not (
-            known is not None
-            and np.array_equal(groups, known[first : first + len(groups)])
+            same is not None
+            and np.array_equal(groups, same[first : first + len(groups)])
         ):
             raise ExtractError(
                 f"The groups differ from those of {path}, which are ids of the id "

@@ -165,6 +165,21 @@ def test_images_of_people_share_the_ledger_of_their_id_system(images, index, tmp
         run(table(120, 40, 60), tmp_path / "d.h5", index, people=clinic)
 
 
+def test_a_shard_of_people_has_few_images_of_a_data_set_with_another_ledger(
+    images, index, tmp_path
+):
+    """One of 32 in each of 40 shards: the archive has all images of the pilot."""
+    pilot = run(source(tmp_path, images[:40]), tmp_path / "pilot.h5", index)
+    every = images[40 : 40 + 1280].copy()
+    every[::32] = images[:40]
+    labels, group = np.zeros(1280, int), np.arange(1280)
+    np.savez(tmp_path / "every.npz", images=every, labels=labels, group=group)
+    clinic = People(ImageIndex(tmp_path / "people"), "clinic")
+    shard = {"shard": Shard(0, 40), "block_rows": 32, "people": clinic}
+    with pytest.raises(ExtractError, match=f"{pilot.dataset_id}.*ledger people clinic"):
+        run(tmp_path / "every.npz", tmp_path / "every.h5", index, **shard)
+
+
 def test_shards_of_new_people_are_one_data_set(images, index, tmp_path):
     people = People(ImageIndex(tmp_path / "people"), "clinic", new=True)
     path = tmp_path / "a.npz"

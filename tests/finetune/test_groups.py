@@ -251,17 +251,19 @@ def test_groups_without_a_home_are_refused_before_the_charge(tmp_path, monkeypat
         identified(asked, data, None)
 
 
-def test_images_of_a_file_whose_ledger_was_merged_share_its_ledger(tmp_path):
+@pytest.mark.parametrize("split", [None, "train"])
+def test_images_of_a_file_whose_ledger_was_merged_share_its_ledger(tmp_path, split):
     """The file says that its people are new, and they no longer are."""
     groups, one = np.arange(40) // 3, tmp_path / "one.h5"
-    images_file(tmp_path / "images.npz", n=40, test=0, group=groups)
-    rows = {"features": np.eye(40, 3), "label": groups % 3, "group": groups}
+    splits = {"split": np.where(np.arange(40) % 4, "train", "test")} if split else {}
+    images_file(tmp_path / "images.npz", n=40, test=0, group=groups, **splits)
+    rows = {"features": np.eye(40, 3), "label": groups % 3, "group": groups, **splits}
     np.savez(tmp_path / "rows.npz", **rows)
     command = ("features", "import", tmp_path / "rows.npz", "-o", one, "--classes", 3)
     assert dphead(*command, "--people", "clinic", "--new-people").code == 0
     declare_people(one, "clinic", False)
-    asked = options(tmp_path, split=None, ledger=None, same_data_as=one)
-    data = load_data(asked, asked.features, None)
+    asked = options(tmp_path, split=split, ledger=None, same_data_as=one)
+    data = load_data(asked, asked.features, split)
     found = identified(asked, data, image_index())
     assert found.charged.dataset_id == id_of(one)
     assert found.source.dataset_id == counted_in(id_of(one)) != id_of(one)
