@@ -77,6 +77,11 @@ class DeviceRows:
                     f"The features of shape {self.shape} could not be computed: {why}"
                 ) from error
 
+    def memory(self) -> list[np.ndarray]:
+        """Return views of the rows in the host's memory; none of an accelerator's."""
+        parts = [part for *_, part in self._parts]
+        return [np.asarray(p) for p in parts if p.device.platform == "cpu"]
+
     def require_one_process(self) -> None:
         """Raise ValueError if several processes hold these rows, or copies of them."""
         if self.is_shared:

@@ -17,6 +17,7 @@ from dphead.analysis.metrics import (
     predicted_classes,
     probabilities,
 )
+from dphead.data.device_rows import DeviceRows
 from dphead.data.features import check_classes, load_features
 from dphead.data.on_axes import RowsOnAxes
 from dphead.estimators.docstrings import documented
@@ -203,8 +204,11 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     ) -> tuple[TrainingData, ChosenAxes | None]:
         """Return the data on public axes, and the axes, if there are any."""
         (public,) = as_arrays(self.axes_from)
-        if public is not None and np.may_share_memory(
-            _memory_of(X), _memory_of(public)
+        if any(
+            np.may_share_memory(own, other)
+            for x in (X, data.private)
+            for own in _memory_of(x)
+            for other in _memory_of(public)
         ):
             raise ValueError(
                 "`axes_from` shares memory with `X`, so its rows may be training rows. "
@@ -461,10 +465,12 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             return scores, rows.measured_labels()
 
 
-def _memory_of(x: Any) -> np.ndarray:
-    """Return an array or data frame as an array in its own memory, or no memory."""
+def _memory_of(x: Any) -> list[np.ndarray]:
+    """Return an array or data frame as arrays in its own memory, or no array."""
+    if isinstance(x, DeviceRows):
+        return x.memory()
     known = isinstance(x, np.ndarray) or hasattr(x, "iloc")
-    return np.asarray(x) if known else np.empty(0)
+    return [np.asarray(x)] if known else []
 
 
 def check_classified(scores: np.ndarray) -> None:

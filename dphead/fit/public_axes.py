@@ -19,7 +19,7 @@ from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.on_axes import OnAxes, number_of_axes
-from dphead.sums.hosts import Hosts
+from dphead.sums.hosts import Hosts, all_or_none
 
 _NUMBERS = 2**25  # public numbers that are read: 256 MB in float64; chosen
 
@@ -99,7 +99,8 @@ def choose_axes(
         images with the private rows, or are equal to them. Images and rows decide this
         for the data holder alone.
     """
-    chosen = _chosen(given, count, facts, source, private)
+    with all_or_none(hosts):
+        chosen = _chosen(given, count, facts, source, private)
     axes = chosen and chosen.axes
     if hosts is None:
         return chosen

@@ -284,6 +284,14 @@ def test_wrong_arrays_of_public_rows_are_refused(given, said):
         DPAutoClassifier(classes=range(3), **given).fit(X, Y)
 
 
+def test_a_view_of_a_jax_arrays_memory_is_no_public_rows():
+    x = jnp.asarray(X)
+    for own, public in ((x, np.asarray(x)[:50]), (np.asarray(x)[:], x)):
+        model = DPAutoClassifier(axes_from=public, axes_count=4, classes=range(3))
+        with pytest.raises(ValueError, match="shares memory with `X`"):
+            model.fit(own, Y)
+
+
 @pytest.mark.parametrize("given", [X, X.tolist(), pd.DataFrame(X), jnp.asarray(X), 0])
 def test_training_rows_of_any_type_are_no_public_rows(given, tmp_path):
     """0 means a features file. Other values than the training rows are accepted."""
@@ -341,6 +349,12 @@ def test_all_processes_use_the_axes_of_the_first_one():
 
         def bytes_from_first(self, own):
             return self.sent
+
+        def gathered(self, value):
+            return value[None]
+
+        def wait(self):
+            pass
 
     facts, source = ProblemInfo(240, 12, 3, mu=0.3), source_of_arrays(12, CLASSES)
     found = choose_axes(PUBLIC, 4, facts, source, X, Hosts())
