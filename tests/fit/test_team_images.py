@@ -10,7 +10,7 @@ from dphead_extract.errors import FormatError
 from dphead_extract.index import ImageIndex
 
 from benchmarks.faults.servers import CLIENT
-from dphead.fit.ledgers import check_alone, image_index
+from dphead.fit.ledgers import charging, check_alone, image_index
 from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError
 
@@ -74,6 +74,14 @@ def test_a_budget_of_one_machine_counts_for_the_images_on_another(team, machines
     with pytest.raises(LedgerError, match="pass the ledger with the budget"):
         check_alone(second, other.path, None)
     check_alone(first, Ledger(team.url(CLIENT), first).path, {"epsilon": 1.0})
+
+
+def test_a_charge_on_a_server_needs_a_home(team, machines, monkeypatch):
+    """Without one, no budget of other data sets with the same images would count."""
+    monkeypatch.setenv("DPHEAD_HOME", "relative")
+    book = Ledger(team.url(CLIENT), uuid.uuid4().hex)
+    with pytest.raises(LedgerError, match="is a relative path"), charging(book):
+        pytest.fail("nothing may be charged")
 
 
 def test_images_that_were_changed_on_the_server_are_refused(team, machines):
