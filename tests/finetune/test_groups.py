@@ -310,6 +310,7 @@ def test_groups_of_a_network_are_audited(batch_size, tmp_path, monkeypatch):
     words = "audit --sizes 20,192,2 --fits 4 --epsilon 8 --delta 1e-3 --group-cap 2"
     words += " --network of_groups:network --shape 3,8,8 --clip-norm 0.001 -o ."
     words += f" --accountant rdp --noise-multiplier 2 --batch-size {batch_size}"
+    words += " --confidence 0.999999"  # odds of a false alarm of at most 2e-6
     done = dphead(*words.split())
     assert done.code == 0, done.err + done.out
     found = json.loads((tmp_path / "audit.json").read_text())
