@@ -103,12 +103,6 @@ def _people(
         for place in merged:
             say("Merged", f"{place}, which takes no more charges")
         print_people({"system": system, "new": new_people})
-        if merged and book.meta("group_cap") == "null":
-            say(
-                "Unit",
-                "! the fits in this ledger protect single rows, so no data set of the "
-                f"id system {system} can be fitted with --group-cap",
-            )
         if foreign:
             say(
                 "Fits",

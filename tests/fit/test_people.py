@@ -776,14 +776,6 @@ def test_ledgers_of_another_relation_are_not_merged(tmp_path, clinic):
     charged(two, relation="replace_one")
 
 
-@pytest.mark.parametrize("cap", [None, 2])
-def test_a_merge_of_fits_of_single_rows_tells_what_it_decides(tmp_path, clinic, cap):
-    one = made(tmp_path, "one", 0)
-    reserve(specs(1, 8.0, group_cap=cap), open_ledger(None, id_of(one)))
-    said = words(fitted("ledger", "people", clinic, one).out)
-    assert ("can be fitted with --group-cap" in said) is (cap is None)
-
-
 @pytest.mark.parametrize("other", [{"relation": "replace_one"}, {"group_cap": None}])
 def test_all_ledgers_of_a_data_set_are_of_one_kind_or_none_is_declared(
     tmp_path, clinic, other
