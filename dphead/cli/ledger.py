@@ -3,6 +3,7 @@
 No command may change a charge.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -292,8 +293,9 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     if write and which.suffix == ".sqlite" and not which.exists():
         # new: a mistyped features file is refused below
         own_place = has_home() and default_ledger_path("any").parent
+        named = re.fullmatch("[0-9a-f]{32}", which.stem)  # after its data set
         in_home = which.absolute().parent == own_place
-        return [Ledger(which, which.stem if in_home else None)]
+        return [Ledger(which, which.stem if in_home and named else None)]
     values.check_there("a ledger or features file", which)
 
     from dphead_extract.features.format import open_features

@@ -134,15 +134,14 @@ def check_images(overlaps: list[Overlap], people: People) -> None:
 
 
 def note_images(
-    index: ImageIndex | None, dataset_id: str, seen: np.ndarray, salt: str, rows: range
+    index: ImageIndex | None, dataset_id: str, seen: np.ndarray
 ) -> list[Overlap]:
     """Add images to the index, and return other data sets that hold some of the images.
 
     Call this before a row is written. A run that ends early then has its images in the
-    index. `salt` and `rows` name the rows of the images (`ImageIndex.mark_blocks`).
+    index.
     """
     if index is None:
         return []
     index.add(dataset_id, seen)
-    index.mark_blocks(dataset_id, salt, rows)
     return index.overlaps(seen, but=dataset_id)

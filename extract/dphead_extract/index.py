@@ -45,8 +45,8 @@ class Overlap:
 
     `shared`, `own` and `theirs` are numbers of distinct images. `own_elsewhere` and
     `theirs_elsewhere` count the images of each data set that are in any other data set.
-    `in_part` says that a twentieth of the images is shared of what one command added to
-    a data set, and of the other data set or of such a part of it.
+    `in_part` says that a twentieth of what one command added to a data set is in the
+    other one, or is in other data sets and some of it in the other one.
     """
 
     dataset_id: str
@@ -67,8 +67,8 @@ class Overlap:
         """Return whether the user must decide about the shared images.
 
         True if images are shared and one of these holds: the shared images are at least
-        a twentieth of the smaller data set or part (`in_part`), or a twentieth of
-        either data set is in other data sets.
+        a twentieth of the smaller data set, or a twentieth of either data set is in
+        other data sets, or one of both holds for two parts (`in_part`).
         """
         return self.shared > 0 and (
             self.in_part
@@ -103,8 +103,8 @@ class Overlap:
         ):
             if count > self.shared:
                 text += f", and {count:,} of {whose} are in other data sets"
-        added = ", where they are a twentieth or more of what one command added"
-        return text + added * self.in_part
+        added = "a twentieth or more of what one command added is in other data sets"
+        return f"{text}, and {added}" if self.in_part else text
 
 
 class ImageIndex:
@@ -350,22 +350,35 @@ class ImageIndex:
                 len(held[name]),
                 elsewhere,
                 _common(held[name], several),
-                self._shares_part([own, *parts], name, pairs),
+                self._shares_part([own, *parts], name, pairs, several),
             )
             for name, n in shared.items()
             if n
         ]
         return sorted(found, key=lambda one: (-one.shared, one.dataset_id))
 
-    def _shares_part(self, own: list[np.ndarray], name: str, pairs: np.ndarray) -> bool:
-        """Return whether images or a part of them share much with a part of others."""
+    def _shares_part(
+        self,
+        own: list[np.ndarray],
+        name: str,
+        pairs: np.ndarray,
+        several: np.ndarray,
+    ) -> bool:
+        """Return whether images or a part of them share notably with a part of others.
+
+        `several` are images of several data sets. As `Overlap.notable`.
+        """
         entries = (name, *self._parts(name))
         theirs = [_canonical(self._stored(one), pairs) for one in entries]
         found = product(own, theirs)
         next(found)  # all images of both
         return any(
-            _common(mine, other) >= _NOTABLE * min(len(mine), len(other)) > 0
-            for mine, other in found
+            (shared := _common(*pair)) > 0
+            and (
+                shared >= _NOTABLE * min(map(len, pair))
+                or any(_common(one, several) >= _NOTABLE * len(one) for one in pair)
+            )
+            for pair in found
         )
 
     def _names(self) -> list[str]:

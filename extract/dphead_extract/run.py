@@ -186,14 +186,15 @@ def extract(
             writer = targets[0].writer
             rows = rows_name(writer.salt, options.shard.record(n_rows))
             people.keep(writer.dataset_id, rows, part.group)
-        blocks = range(part.first, part.first + part.n_rows, options.block_rows)
-        noted = writer.dataset_id, seen, writer.salt, blocks
-        overlaps = note_images(options.index, *noted)
+        overlaps = note_images(options.index, writer.dataset_id, seen)
         done_before, began = writer.next_row, time.perf_counter()
         already_complete = all(target.writer.already_complete for target in targets)
         if not already_complete:
             _fill(part, targets, _named(progress, "extracting features"))
         seconds = time.perf_counter() - began
+        if options.index is not None:  # now it has all images of the written rows
+            blocks = range(part.first, part.first + part.n_rows, options.block_rows)
+            options.index.mark_blocks(writer.dataset_id, writer.salt, blocks)
     local = backbones[0].weights
     masked = Counter(f"unreadable images ({why})" for why in found.unreadable.values())
     return Summary(

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from commands import contents
 from dphead_extract.backbones.base import BackboneOptions
-from dphead_extract.errors import ExtractError
+from dphead_extract.errors import ExtractError, FormatError
+from dphead_extract.features.format import open_features
 from dphead_extract.index import ImageIndex
 from dphead_extract.people import People
 from dphead_extract.run import extract
-from dphead_extract.shards import Shard
+from dphead_extract.shards import Shard, blocks_of
 from pictures import encoded, pack
 
 from tests.extract.test_run import options as usual
@@ -130,6 +131,24 @@ def test_a_new_data_set_is_no_others(images, index, tmp_path, other):
     named = {"dataset_id": made.dataset_id, "same_data_as": tmp_path / "one.h5"}[other]
     with pytest.raises(ExtractError, match="cannot be combined with --dataset-id"):
         run(path, tmp_path / "t.h5", index, new_data_set=True, **{other: named})
+
+
+def test_only_a_written_file_says_that_the_index_has_its_images(
+    images, index, tmp_path
+):
+    """dphead refuses other images under the id of a file from another machine."""
+    path, there = source(tmp_path, images[:20]), ImageIndex(tmp_path / "there")
+    run(path, tmp_path / "one.h5", there)
+    with open_features(tmp_path / "one.h5") as file:
+        known = file.dataset_id, file.salt, blocks_of(file)
+    assert there.has_blocks(*known) and not index.has_blocks(*known)
+    same = {"same_data_as": tmp_path / "one.h5"}
+    others = source(tmp_path, images[20:40], "others.npz")
+    with pytest.raises(FormatError, match="images differ"):
+        run(others, tmp_path / "two.h5", index, **same)
+    assert not index.has_blocks(*known)
+    run(path, tmp_path / "again.h5", index, **same)
+    assert index.has_blocks(*known)
 
 
 def test_images_of_people_share_the_ledger_of_their_id_system(images, index, tmp_path):

@@ -123,6 +123,19 @@ def test_a_data_set_that_grows_hides_no_shared_images(index):
     assert index.sharing(C) == []  # one image of 97, and of 200
 
 
+def test_images_of_a_part_in_several_data_sets_add_up(index):
+    """Each has 3 of 100 images of the first year, and no twentieth of all years."""
+    for year in (0, 1000):
+        index.add(A, np.arange(year, year + 100, dtype=np.uint64))
+    for name, first in ((B, 97), (C, 100 - 200)):
+        assert index.sharing(A) == []
+        new = np.arange(first + 3, first + 100)
+        known = np.arange(3) + 3 * (name == B)
+        index.add(name, np.concatenate([known, new + 10**5]).astype(np.uint64))
+    assert {found.dataset_id for found in index.sharing(A)} == {B, C}
+    assert [found.dataset_id for found in index.sharing(C)] == [A]
+
+
 def claim(folder, found, start):
     index = ImageIndex(folder)
     start.wait()

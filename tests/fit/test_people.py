@@ -675,7 +675,8 @@ def forgets(features, fit, where):
 def test_a_ledger_that_is_found_after_the_merge_counts(store, tmp_path, clinic):
     """A note can name another ledger of a merged data set."""
     two = made(tmp_path, "two", 60)
-    image_index().add(id_of(two), np.arange(9, dtype=np.uint64))  # as of images
+    # as of images, which no other data set of the same server has
+    image_index().add(id_of(two), np.arange(9, dtype=np.uint64) + 10**9)
     fitted("ledger", "people", clinic, two)
     other = Ledger(tmp_path / "other.sqlite", id_of(two))
     note_ledger(other.path, id_of(two))
