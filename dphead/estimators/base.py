@@ -48,6 +48,7 @@ from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.head import AccuracyEstimate, LinearHead
 from dphead.solvers.settings import Setting, check_settings
+from dphead.sums.hosts import all_or_none
 
 if TYPE_CHECKING:
     from dphead.export.exporting import Exported
@@ -204,16 +205,10 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     ) -> tuple[TrainingData, ChosenAxes | None]:
         """Return the data on public axes, and the axes, if there are any."""
         (public,) = as_arrays(self.axes_from)
-        if any(
-            np.may_share_memory(own, other)
-            for x in (X, data.private)
-            for own in _memory_of(x)
-            for other in _memory_of(public)
-        ):
-            raise ValueError(
-                "`axes_from` shares memory with `X`, so its rows may be training rows. "
-                "Pass a copy of rows that need no protection."
-            )
+        with all_or_none(data.hosts):
+            if public is not None:
+                data.wait()
+                _refuse_memory_of(public, X, data.private)
         budget = Target(
             self.epsilon,
             self._delta(),
@@ -463,6 +458,20 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
                 scores[used] = score_rows(block.x[: len(used)])
             scores[~rows.valid] = np.nan
             return scores, rows.measured_labels()
+
+
+def _refuse_memory_of(public: Any, *private: Any) -> None:
+    """Raise ValueError if public rows share memory with private ones."""
+    if any(
+        np.may_share_memory(own, other)
+        for x in private
+        for own in _memory_of(x)
+        for other in _memory_of(public)
+    ):
+        raise ValueError(
+            "`axes_from` shares memory with `X`, so its rows may be training rows. "
+            "Pass a copy of rows that need no protection."
+        )
 
 
 def _memory_of(x: Any) -> list[np.ndarray]:

@@ -274,8 +274,7 @@ class PrivateEstimator(BaseEstimator):
         """
         follows = data.hosts is not None and not data.hosts.first
         with all_or_none(data.hosts):
-            if isinstance(data.private, DeviceRows):
-                data.private.wait()
+            data.wait()
             noise = NoiseSource(self.random_state)
             large = self._confirmed_delta(data.facts.n_rows)
             plan, summer = prepare()
@@ -304,7 +303,7 @@ class PrivateEstimator(BaseEstimator):
                 backend=getattr(self, "backend", "numpy"),
                 groups=data.groups,
             )
-            fit = _on_processes(fit, data, _name_of(self.ledger))
+            fit = _on_processes(fit, data, self.ledger)
         # the folds of a cross-validation share one charge
         charge = vars(self).pop("_charge", charge_ledger)
         if follows:
@@ -504,7 +503,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             )
 
 
-def _on_processes(fit: Fit[_T], data: TrainingData, ledger: str) -> Fit[_T]:
+def _on_processes(
+    fit: Fit[_T], data: TrainingData, ledger: str | Path | Ledger | None
+) -> Fit[_T]:
     """Return the fit on this process's part of the rows, if several have rows."""
     if data.hosts is None:
         return fit
@@ -514,13 +515,14 @@ def _on_processes(fit: Fit[_T], data: TrainingData, ledger: str) -> Fit[_T]:
     whole: Any = data.sizes  # process 0 needs only the sizes of all rows
     settings = f"{fit.digest()} {fit.backend}"
     labels = np.ascontiguousarray(data.labels())
+    place = ledger.path if isinstance(ledger, Ledger) else ledger or IN_MEMORY
     needed = ["optax"] if hasattr(fit.plan.solver, "needs_jax") else []
     agreed = {
         "settings": settings,
         "n_rows": str(fit.sizes.n_rows),
         "labels": sha256(labels.tobytes()).hexdigest(),
         # else a process that skipped a fit, or left it early, would join another one
-        "the name of the ledger": ledger,
+        "ledger": sha256(str(place).encode()).hexdigest(),
         "the number of shared arrays so far": str(DeviceRows.shared),
     }
     return replace(
@@ -528,14 +530,8 @@ def _on_processes(fit: Fit[_T], data: TrainingData, ledger: str) -> Fit[_T]:
         summer=VerifiedSum(fit.summer.block_sum, parts=parts, memory=memory),
         rows=lambda: whole,
         hosts=data.hosts,
-        agreed=software(*needed) | agreed,
+        agreed=agreed | software(*needed),
     )
-
-
-def _name_of(ledger: str | Path | Ledger | None) -> str:
-    """Return the name of a ledger's file, or the last part of its address."""
-    place = ledger.path if isinstance(ledger, Ledger) else ledger or IN_MEMORY
-    return Path(str(place).partition("?")[0]).name
 
 
 def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:

@@ -82,8 +82,7 @@ class TrainingData:
     labels : callable
         Function that returns the labels of all processes' rows.
     private : FeaturesFile, ndarray, DeviceRows or None
-        The rows as they were given. `choose_axes` compares them with public rows, and
-        a fit waits for those of a device before the charge.
+        The rows as they were given, which `choose_axes` compares with public rows.
     """
 
     rows: Callable[[], Rows]
@@ -97,6 +96,11 @@ class TrainingData:
     groups: RowGroups | None = None
     labels: Callable[[], Any] = list
     private: Any = None
+
+    def wait(self) -> None:
+        """Wait for rows that a device still computes (`DeviceRows.wait`)."""
+        if isinstance(self.private, DeviceRows):
+            self.private.wait()
 
 
 def is_path(x: Any) -> bool:

@@ -19,6 +19,7 @@ from dphead.sums.hosts import Hosts, LostProcess
 # digests, and the number of rows, which is private under add_remove
 _NOT_SHOWN = {
     *("n_rows", "features", "labels", "config", "settings", "weights"),
+    "ledger",
     "gradients of random images",
 }
 

@@ -38,9 +38,9 @@ def fit(
     Parameters
     ----------
     features : array of shape (n_rows, n_features)
-        numpy or jax array of bfloat16, float16, float32 or float64, on one device or
-        with its rows sharded over several, also of other processes. Rows are rounded to
-        float32.
+        Array of numpy (float16, float32, float64), or of jax (bfloat16 too), on one
+        device or with its rows sharded over several, also of other processes. Rows are
+        rounded to float32.
     labels : array of shape (n_rows,)
         Class indices of all rows, on each process. A row with another label adds zero
         to every sum.

@@ -71,6 +71,7 @@ def own_settings() -> Iterator[Any]:
         jax.array_garbage_collection_guard("allow"),
         jax.transfer_guard("allow"),
         jax.no_tracing(False),
+        jax.disable_jit(False),  # a step in Python could fail, though jax traced it
         _no_mesh(),
     ):
         yield jax.numpy
