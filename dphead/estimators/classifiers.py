@@ -212,16 +212,17 @@ class _StepsClassifier(DPClassifier):
 class _GradientClassifier(_StepsClassifier):
     momentum: float | None = None
     beta2: float | None = None
+    epoch_steps: int | None = None
     weight_decay: float | None = None
 
 
 @documented(settable("dp-sgd"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPSGDClassifier(_GradientClassifier):
-    """Fit DP-SGD with momentum, on full batches or on Poisson batches.
+    """Fit DP-SGD with momentum, on full, Poisson or allocated batches.
 
-    Poisson batches have a `sampling_prob` below 1. See FC23 (Algorithm 1), TB21 and
-    De22.
+    Poisson batches have a `sampling_prob` below 1. With `epoch_steps` above 1, each row
+    is in one random step of each epoch. See FC23 (Algorithm 1), TB21 and De22.
 
     Examples
     --------
@@ -243,10 +244,10 @@ class DPSGDClassifier(_GradientClassifier):
 @documented(settable("dp-adam"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPAdamClassifier(_GradientClassifier):
-    """Fit DP-Adam, on full batches or on Poisson batches.
+    """Fit DP-Adam, on full, Poisson or allocated batches.
 
-    Poisson batches have a `sampling_prob` below 1. The method is FC23's Algorithm 1
-    with the steps of Adam.
+    The batches are as for `DPSGDClassifier`. The method is FC23's Algorithm 1 with the
+    steps of Adam.
 
     Examples
     --------
@@ -290,6 +291,7 @@ class DPOptaxClassifier(_StepsClassifier):
     method: ClassVar[str] = "dp-optax"
 
     optimizer: Any = None
+    epoch_steps: int | None = None
 
 
 @documented(settable("prototypes"))

@@ -100,7 +100,7 @@ def _by_class(release: PlannedRelease) -> bool:
 def _seconds(release: PlannedRelease, facts: ProblemInfo) -> float:
     statistic, width = release.statistic, facts.n_features + 1
     entries = float(np.prod(statistic.shape(width)))
-    rows = facts.n_rows * release.sampling_prob
+    rows = facts.n_rows * release.sampling_prob / release.epoch_steps
     # as in `sums.passes`: each thread adds to a copy of the sum of its own
     threads = min(cores(), max(1, int(MAX_SUM_COPY_BYTES // (8 * entries))))
     rate = _rate(statistic)

@@ -24,6 +24,7 @@ from dphead.solvers.rounding import check_intercept
 from dphead.solvers.settings import (
     BELOW_ONE,
     CLIP_NORM,
+    COUNT,
     INITIAL_BIAS,
     INTERCEPT,
     LEARNING_RATE,
@@ -48,6 +49,11 @@ BETA2 = Setting("Decay of Adam's squared gradients.", BELOW_ONE, "Kingma, Ba 201
 _SAMPLING_PROB = Setting(
     "Sampling rate of Poisson batches; 1: the full batch.", PROBABILITY
 )
+_EPOCH_STEPS = Setting(
+    "Steps of an epoch of random allocation, in which each row is in one step; 1: no "
+    "allocation.",
+    COUNT,
+)
 NORMALIZE = Setting(
     "Also divide the gradient by the clip norm, as De22 does.", source=OFF
 )
@@ -63,7 +69,7 @@ _PRIOR = Setting("Public initial weights.", source=OFF, settable=False)
 
 @dataclass(frozen=True)
 class GradientDescent:
-    """Run DP-SGD with momentum, or DP-Adam, on full or Poisson batches.
+    """Run DP-SGD with momentum, or DP-Adam, on full, Poisson or allocated batches.
 
     Parameters
     ----------
@@ -91,6 +97,7 @@ class GradientDescent:
     loss: Annotated[str, LOSS] = "softmax"
     clip_norm: Annotated[float, CLIP_NORM] = 1.0
     sampling_prob: Annotated[float, _SAMPLING_PROB] = 1.0
+    epoch_steps: Annotated[int, _EPOCH_STEPS] = 1
     normalize: Annotated[bool, NORMALIZE] = False
     average: Annotated[Average, AVERAGE] = "last"
     ema_decay: Annotated[float, EMA_DECAY] = 0.9999
@@ -124,13 +131,23 @@ class GradientDescent:
             self.prior.check(facts.n_features, facts.n_classes)
         statistic = Gradient(facts.n_classes, self.loss)
         step = PlannedRelease(
-            "gradient", statistic, self.clip_norm, 1.0, self.sampling_prob
+            "gradient",
+            statistic,
+            self.clip_norm,
+            1.0,
+            self.sampling_prob,
+            epoch_steps=self.epoch_steps,
         )
         # to first order, mu² of a Poisson batch is q² of a full batch's (central limit)
-        rest = self.steps * self.sampling_prob**2
+        rest = self.steps * self._share**2
         counts = planned_counts(facts, rest) if self.balanced else []
         rest += sum(one.weight for one in counts)
         return [*self.centering.plan(facts, rest), *[step] * self.steps, *counts]
+
+    @property
+    def _share(self) -> float:
+        """Return the expected share of the rows in a batch."""
+        return self.sampling_prob / self.epoch_steps
 
     def _start(self, weights: np.ndarray) -> Descent:
         """Return the state before the first step."""
@@ -161,7 +178,7 @@ class GradientDescent:
         # Divide by the expected batch size, never by the size of the drawn batch: that
         # is private, and dividing by it has another sensitivity.
         clip_norm = self.clip_norm if self.normalize else 1.0
-        scale = 1.0 / (facts.n_rows * self.sampling_prob * clip_norm)
+        scale = 1.0 / (facts.n_rows * self._share * clip_norm)
         for _ in range(self.steps):
             params = Params(transform, state.weights.astype(np.float32))
             answer = yield Request("gradient", statistic, params)

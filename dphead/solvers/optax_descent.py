@@ -27,7 +27,7 @@ _CALLBACK = re.compile(r"\b(\w*callback|debug_print)\[")
 
 @dataclass(frozen=True)
 class OptaxDescent(GradientDescent):
-    """Run an optimizer of optax on full or Poisson batches.
+    """Run an optimizer of optax on full, Poisson or allocated batches.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ NOT_NEGATIVE = Range(f"from 0 to {_LARGEST:g}", lambda v: 0 <= v <= _LARGEST)
 AT_LEAST_ONE = Range("a whole number of at least 1", lambda v: v >= 1)
 # largest number of releases: a plan of this length takes a minute
 MOST_RELEASES = 2**20
-_COUNT = Range(
+COUNT = Range(
     f"a whole number from 1 to {MOST_RELEASES}", lambda v: 1 <= v <= MOST_RELEASES
 )
 BELOW_ONE = Range("in [0, 1)", lambda v: 0 <= v < 1)
@@ -48,7 +48,7 @@ SHARE = Range("in (0, 1)", lambda v: 0 < v < 1)
 PROBABILITY = Range("in (0, 1]", lambda v: 0 < v <= 1)
 
 # Settings that several solvers share.
-STEPS = Setting("Number of gradient steps.", _COUNT, option=True)
+STEPS = Setting("Number of gradient steps.", COUNT, option=True)
 LEARNING_RATE = Setting("Learning rate.", POSITIVE, option=True)
 RIDGE = Setting(
     "Ridge penalty in units of the mean Gram matrix; None: set from the noise; stein "

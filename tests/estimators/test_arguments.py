@@ -59,6 +59,7 @@ WRONG = {
     "momentum": 1.0,
     "beta2": -0.1,
     "sampling_prob": 1.1,
+    "epoch_steps": 0,
     "normalize": 1,
     "average": "nothing",
     "ema_decay": 1.0,

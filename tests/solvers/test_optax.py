@@ -1,6 +1,7 @@
 """dp-optax: any transformation of optax, on released gradients and weights alone."""
 
 import json
+import warnings
 
 import jax
 import numpy as np
@@ -9,13 +10,13 @@ from core import toy
 from fits import answered
 from jax.experimental.buffer_callback import buffer_callback
 
-from dphead import DPOptaxClassifier
+from dphead import DPOptaxClassifier, DPSGDClassifier, PrivacyWarning
 from dphead.fit.backends import on_device
 from dphead.jax import fit, optax_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Released
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.solvers import GradientDescent, ProblemInfo
 from dphead.solvers.centering import Centering
 from dphead.solvers.on_axes import OnAxes
@@ -213,3 +214,38 @@ def test_other_public_rows_are_another_plan():
         ]
         one, other, again = (plan.digest("space", None) for plan in plans)
         assert one == again != other
+
+
+@pytest.mark.parametrize("make", [DPSGDClassifier, DPOptaxClassifier])
+def test_allocated_batches_use_each_row_once_in_an_epoch(make):
+    """The weights hardly move, so the gradients of an epoch add up to the full one's.
+
+    Tolerance: the weights move by 1e-6 of a step, and integers round rows to 1e-3.
+    """
+    given = {"classes": range(M), "epsilon": np.inf, "learning_rate": 1e-6}
+    given |= {"momentum": 0.0} if make is DPSGDClassifier else {"optimizer": "sgd"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        whole, allocated, poisson = (
+            make(steps=4, **given, **batches).fit(X, Y).head_.weights
+            for batches in ({}, {"epoch_steps": 4}, {"sampling_prob": 0.25})
+        )
+    np.testing.assert_allclose(allocated, whole, rtol=0.02, atol=1e-3 * whole.max())
+    assert np.abs(poisson - whole).max() > 0.02 * whole.max()
+
+
+def test_allocated_batches_are_charged_as_epochs():
+    ledger, given = Ledger(), GIVEN | {"steps": 8, "epoch_steps": 4}
+    for make in (DPSGDClassifier, DPOptaxClassifier):
+        model = make(ledger=ledger, **given).fit(X, Y)
+        gradients = model._result.plan.specs[-8:]
+        assert {one.epoch_steps for one in gradients} == {4}
+        assert 1.98 < model.privacy_.epsilon <= 2.0
+    assert ledger.count_fits() == 2
+    for wrong, words in (
+        ({"steps": 6}, "a multiple of 4"),
+        ({"sampling_prob": 0.5}, "sampling_prob"),
+    ):
+        with pytest.raises((ValueError, LedgerError), match=words):
+            DPOptaxClassifier(ledger=ledger, **given | wrong).fit(X, Y)
+    assert ledger.count_fits() == 2
