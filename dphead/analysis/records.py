@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.ledger_place import counted_at, located
+from dphead.analysis.ledger_place import counted_at, located, moved_to
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import name_unit_in, stated_guarantee
 from dphead.analysis.sealed import (
@@ -416,6 +416,7 @@ def _ledger_fits(
     # a merge may have fixed a budget, or a smaller one, after the report
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place = counted_at(book)
+    away = _is_away(book)
     limit = _limit(book)
     book.close()
     if own is not None and theirs not in (None, own):
@@ -444,9 +445,15 @@ def _ledger_fits(
                 f"the ledger gives {total}",
             )
     if place is None:
-        return fits, None, limit
+        return (None, None, None) if away else (fits, None, limit)
     with closing(Ledger(place, read_only=True)) as book:
         return book.fits(), place, _limit(book)
+
+
+def _is_away(book: Ledger) -> bool:
+    """Return whether a closed ledger's fits are in a place that cannot be read."""
+    place, there = moved_to(book)  # such as on a server that is not set
+    return place is not None and not there
 
 
 def _limit(book: Ledger) -> dict[str, Any]:

@@ -76,11 +76,17 @@ def report(
 
 def read_noted(run: Path) -> Any:
     """Read a run, and print what its report says and a merge has ended."""
-    from dphead.analysis.check import outdated
+    from dphead.analysis.check import outdated, unreachable
     from dphead.fit.ledgers import read_known
+    from dphead.privacy.ledger.store import IN_MEMORY
 
     finished = read_known(run)
     _note(outdated(finished))
+    said = unreachable(finished)
+    if said and finished.report["ledger"]["path"] != IN_MEMORY:
+        said += ", so what was merged or fitted after this run is not known"
+        todo = "Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
+        say("Note", f"! {said}. {todo}", err=True)
     return finished
 
 

@@ -533,7 +533,9 @@ def test_a_ledger_takes_no_other_groups_while_it_is_merged(
     assert fits_of(one) == 0
 
 
-def test_a_run_knows_the_ledger_that_its_own_was_merged_into(tmp_path, clinic, moved):
+def test_a_run_knows_the_ledger_that_its_own_was_merged_into(
+    tmp_path, clinic, moved, monkeypatch
+):
     from dphead import DPLeastSquaresClassifier
 
     one, run = made(tmp_path, "one", 0), tmp_path / "run"
@@ -558,6 +560,13 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(tmp_path, clinic, m
     assert OWN not in json.dumps(late) and late["data"]["dataset_id"] == system
     said = words(dphead("check", tmp_path / "late").out)
     assert "spent (delta 0.001) in 2 fits" in said and "another ledger" not in said
+    if merged.url is None:
+        monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "elsewhere"))
+    else:  # the file names a place that cannot be read
+        monkeypatch.delenv("DPHEAD_LEDGER")
+    for command in ("report", run, "--card"), ("export", run, "--to", "sklearn"):
+        unknown = "is not reachable, so what was merged or fitted after this run"
+        assert unknown in words(fitted(*command).err)
 
 
 def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
