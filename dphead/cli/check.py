@@ -32,14 +32,14 @@ def _unknown_images(run: Any) -> list[str]:
     from dphead.analysis.protected import made_of_images
     from dphead.fit.ledgers import known_images
 
-    dataset_id = run.report["data"].get("dataset_id")
-    if dataset_id and len(known_images(dataset_id)):
-        return []
     if not made_of_images(run.report["data"].get("extraction")):
         return [
             "dphead did not extract these rows from images, and cannot tell whether "
             "fits on other files of the same rows were charged"
         ]
+    dataset_id = run.report["data"].get("dataset_id")
+    if dataset_id and len(known_images(dataset_id)):
+        return []
     return [
         "the images were not extracted with this DPHEAD_HOME, so dphead cannot tell "
         "whether fits on other files of these images were charged"
@@ -67,7 +67,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     from dphead.analysis.card.kept import altered, exceeded, stated_in
     from dphead.analysis.check import check as find
     from dphead.analysis.check import notes
-    from dphead.fit.ledgers import read_known
+    from dphead.fit.ledgers import read_known, unseen_images
 
     with shown("computing epsilon again"):
         finished = read_known(run, ledger)
@@ -76,6 +76,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
         findings = [*find(finished), *altered(run, finished.report)]
         findings += exceeded(stated_in(folder), finished)
         remarks = notes(finished) + _unknown_images(finished)
+        remarks += filter(None, [unseen_images()])
         total = list(filter(None, (_spent_now(finished), finished.about_total())))
     if as_json:
         print_json(

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -297,6 +298,35 @@ def image_index() -> ImageIndex:
     """Return the private index of known images, of the team or else of this home."""
     url = team_url()
     return ImageIndex(ledger_home() / "images") if url is None else TeamImages(url)
+
+
+def unseen_images() -> str:
+    """Return text about known images that the index in use does not have, or "".
+
+    The index of a home and that of its server have keys of their own, so none can take
+    images over from the other.
+    """
+    if not has_home():
+        return ""
+    home = ledger_home()
+    if team_url() is not None:
+        own = set(ImageIndex(home / "images").data_sets())
+        missing = sorted(own - set(image_index().data_sets()))
+        if not missing:
+            return ""
+        return (
+            "the server does not know the images that this home knew before "
+            f"DPHEAD_LEDGER was set (data sets {', '.join(missing)}), so dphead finds "
+            "no other files of these images. Repeat the `dphead extract` of each, with "
+            "the same -o"
+        )
+    noted = (noted_ledgers(file.stem) for file in (home / "ledgers").glob("*.others"))
+    if not any(map(is_on_server, chain.from_iterable(noted))):
+        return ""
+    return (
+        "this home has used a team's server, whose images dphead does not look at. Set "
+        "DPHEAD_LEDGER to its address"
+    )
 
 
 @dataclass(frozen=True)

@@ -324,8 +324,8 @@ class ImageIndex:
     ) -> list[Overlap]:
         """Return the data sets, other than `but`, that hold some of these images.
 
-        `parts` are parts of the images. The data set with most of the images comes
-        first.
+        `parts` are parts of the images. A data set that is the `same` comes first, then
+        the one with most of the images.
         """
         own, pairs = _split(digests)
         pairs = np.concatenate([self._aliases(), pairs])
@@ -355,7 +355,9 @@ class ImageIndex:
             for name, n in shared.items()
             if n
         ]
-        return sorted(found, key=lambda one: (-one.shared, one.dataset_id))
+        return sorted(
+            found, key=lambda one: (not one.same, -one.shared, one.dataset_id)
+        )
 
     def _shares_part(
         self,
@@ -380,6 +382,10 @@ class ImageIndex:
             )
             for pair in found
         )
+
+    def data_sets(self) -> list[str]:
+        """Return the ids of all data sets with images."""
+        return [name for name in self._names() if "." not in name]
 
     def _names(self) -> list[str]:
         """Return the names of the entries: ids of data sets, and their parts."""

@@ -6,11 +6,18 @@ import uuid
 
 import numpy as np
 import pytest
+from commands import dphead, words
 from dphead_extract.errors import FormatError
 from dphead_extract.index import ImageIndex
 
 from benchmarks.faults.servers import CLIENT
-from dphead.fit.ledgers import charging, check_alone, image_index
+from dphead.fit.ledgers import (
+    charging,
+    check_alone,
+    image_index,
+    note_ledger,
+    unseen_images,
+)
 from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError
 
@@ -152,3 +159,19 @@ def test_a_notable_overlap_stays_notable_on_a_server(machines):
 def one_form(digests):
     """Images whose forms have one digest, as colors have."""
     return np.repeat(digests[:, None], 3, axis=1)
+
+
+def test_images_that_the_index_in_use_does_not_have_are_told(team, monkeypatch):
+    """A home's index and its server's have other keys: neither has the other's."""
+    url, dataset_id, seen = team.url(CLIENT), uuid.uuid4().hex, images()
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    image_index().add(dataset_id, seen)
+    assert unseen_images() == ""
+    note_ledger(Ledger(url, dataset_id).path, dataset_id)
+    assert "has used a team's server" in unseen_images()
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    told = unseen_images()
+    assert f"(data sets {dataset_id}), so dphead finds no other files" in told
+    assert told in words(dphead("ledger", "show", url).out)
+    image_index().add(dataset_id, seen)
+    assert unseen_images() == ""
