@@ -24,9 +24,9 @@ from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec
-from dphead.privacy.ledger import Ledger, Spent, spent
+from dphead.privacy.ledger import Ledger, LedgerError, Spent, spent
 from dphead.privacy.ledger.moving import counted_data_sets
-from dphead.privacy.ledger.schema import canonical
+from dphead.privacy.ledger.schema import HeldLedger, canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
 from dphead.privacy.ledger.store import PEOPLE
@@ -451,9 +451,17 @@ def _ledger_fits(
 
 
 def _is_away(book: Ledger) -> bool:
-    """Return whether a closed ledger's fits are in a place that cannot be read."""
-    place, there = moved_to(book)  # such as on a server that is not set
-    return place is not None and not there
+    """Return whether a closed ledger names a server that cannot be read."""
+    place, there = moved_to(book)
+    if place is None or there or not is_on_server(place):
+        return False
+    try:
+        Ledger(place, read_only=True).close()
+    except HeldLedger:
+        raise
+    except LedgerError:  # such as if DPHEAD_LEDGER is not set
+        return True
+    return False  # an interrupted move: the fits count here until all are there
 
 
 def _limit(book: Ledger) -> dict[str, Any]:

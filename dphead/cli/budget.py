@@ -17,14 +17,6 @@ from dphead.cli.text import say, section, tied
 from dphead.privacy.rounding import as_declared, rounded_up, spent_at
 
 
-def about_images() -> Iterator[str]:
-    """Yield a line if the index of images in use does not have all known images."""
-    from dphead.fit.ledgers import unseen_images
-
-    if text := unseen_images():
-        yield f"! {text}"
-
-
 def budget_lines(
     ledger: dict[str, Any], delta: float, which: str | None = "this one"
 ) -> Iterator[str]:
@@ -93,7 +85,6 @@ def before_charge(fit: Any, options: Any, refused: bool = False) -> Iterator[str
         return
     ledger, tried = try_plans([plan], fit.about, options.ledger)
     yield from budget_lines(ledger, plan.delta)
-    yield from about_images()
     if tried.refused is not None and not refused:
         yield f"! This fit would be refused: {tried.reason}"
 

@@ -67,7 +67,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     from dphead.analysis.card.kept import altered, exceeded, stated_in
     from dphead.analysis.check import check as find
     from dphead.analysis.check import notes
-    from dphead.fit.ledgers import read_known, unseen_images
+    from dphead.fit.ledgers import read_known
 
     with shown("computing epsilon again"):
         finished = read_known(run, ledger)
@@ -76,7 +76,6 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
         findings = [*find(finished), *altered(run, finished.report)]
         findings += exceeded(stated_in(folder), finished)
         remarks = notes(finished) + _unknown_images(finished)
-        remarks += filter(None, [unseen_images()])
         total = list(filter(None, (_spent_now(finished), finished.about_total())))
     if as_json:
         print_json(

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from dphead.cli.budget import about_images
 from dphead.cli.command import WithOptions
 from dphead.cli.features import (
     declared,
@@ -75,8 +74,6 @@ def extract(**given: Any) -> None:
         )
     for other in summary.overlaps:
         say("Private", f"private, do not publish: {other}", err=True)
-    for text in about_images():
-        say("Private", text, err=True)
     if options.shard.count > 1:
         output = options.output
         shards = f"{output.stem}.shard-*-of-{options.shard.count}{output.suffix}"

@@ -125,13 +125,8 @@ def _show(which: Any, as_json: bool) -> None:
     \b
     dphead ledger show train.h5
     """
-    from dphead.cli.budget import about_images
-
     for book in _open(which):
         _spent(book, as_json)
-    if not as_json:
-        for text in about_images():
-            say("Images", text)
 
 
 def _spent(book: Any, as_json: bool) -> None:
@@ -214,7 +209,6 @@ def _budget(which: Path, epsilon: float, delta: float) -> None:
     \b
     dphead ledger budget train.h5 --epsilon 3 --delta 1e-5
     """
-    from dphead.cli.budget import about_images
     from dphead.fit.ledgers import fix_budget
 
     (book,) = _open(which, write=True)
@@ -231,8 +225,6 @@ def _budget(which: Path, epsilon: float, delta: float) -> None:
         )
     say("Budget", text, beside, *_too_large(which, epsilon, delta))
     say("Ledger", book.path)
-    for text in about_images():
-        say("Images", text)
 
 
 def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:

@@ -29,7 +29,7 @@ from dphead.analysis.protected import (
     own_model,
     parts_of,
 )
-from dphead.cli.budget import about_images, budget_lines
+from dphead.cli.budget import budget_lines
 from dphead.cli.text import section, tied
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY
@@ -56,10 +56,7 @@ def outcome(
         "Privacy": _privacy(report, plan),
         "Accuracy": _accuracy(report, test),
         **_classes(report, test),
-        "Budget": [
-            *budget_lines(report["ledger"], report["guarantee"]["delta"]),
-            *about_images(),
-        ],
+        "Budget": budget_lines(report["ledger"], report["guarantee"]["delta"]),
         "Saved": [f"{out}/: {files} report.json report.html ledger.json run.toml"],
         "Next": _next_commands(out, report),
     }

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -296,37 +296,18 @@ def people_index(url: str | None = None) -> ImageIndex:
 
 def image_index() -> ImageIndex:
     """Return the private index of known images, of the team or else of this home."""
-    url = team_url()
-    return ImageIndex(ledger_home() / "images") if url is None else TeamImages(url)
+    if (url := team_url()) is None:
+        return ImageIndex(ledger_home() / "images")
+    return TeamImages(url, ImageIndex(ledger_home() / "images") if has_home() else None)
 
 
-def unseen_images() -> str:
-    """Return text about known images that the index in use does not have, or "".
+def image_indexes() -> list[ImageIndex]:
+    """Return the indexes of known images: the one in use, and a home's own beside it.
 
-    The index of a home and that of its server have keys of their own, so none can take
-    images over from the other.
+    A data set has one id in both, but their digests have other keys.
     """
-    if not has_home():
-        return ""
-    home = ledger_home()
-    if team_url() is not None:
-        own = set(ImageIndex(home / "images").data_sets())
-        missing = sorted(own - set(image_index().data_sets()))
-        if not missing:
-            return ""
-        return (
-            "the server does not know the images that this home knew before "
-            f"DPHEAD_LEDGER was set (data sets {', '.join(missing)}), so dphead finds "
-            "no other files of these images. Repeat the `dphead extract` of each, with "
-            "the same -o"
-        )
-    noted = (noted_ledgers(file.stem) for file in (home / "ledgers").glob("*.others"))
-    if not any(map(is_on_server, chain.from_iterable(noted))):
-        return ""
-    return (
-        "this home has used a team's server, whose images dphead does not look at. Set "
-        "DPHEAD_LEDGER to its address"
-    )
+    index, home = image_index(), ImageIndex(ledger_home() / "images")
+    return [index] if team_url() is None else [index, home]
 
 
 @dataclass(frozen=True)
@@ -588,8 +569,8 @@ def other_ledgers(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     if dataset_id is None or not has_home():
         return []
     seen, found = _counted_with(dataset_id, *own)
-    index = image_index()
-    for overlap in [other for name in seen for other in index.sharing(name)]:
+    both = product(image_indexes(), seen)
+    for overlap in [one for index, name in both for one in index.sharing(name)]:
         if overlap.dataset_id not in seen:
             names, theirs = _counted_with(overlap.dataset_id)
             seen += names
@@ -678,24 +659,23 @@ def known_images(dataset_id: str) -> np.ndarray:
     if not has_home():
         return np.empty(0, np.uint64)
     names, _ = _counted_with(dataset_id)
-    return np.unique(np.concatenate([image_index().images(one) for one in names]))
+    both = product(image_indexes(), names)
+    return np.unique(np.concatenate([index.images(one) for index, one in both]))
 
 
 def shared_images(one: FeaturesFile, other: FeaturesFile) -> int | None:
     """Return the number of known images that the data sets of two files share.
 
-    The result is None if no shared image is known, and the image index does not have
-    all images of both files.
+    The result is None if no shared image is known, and no index of images has all
+    images of both files.
     """
     own, theirs = (known_images(file.dataset_id) for file in (one, other))
     shared = int(np.isin(own, theirs).sum())
-    return shared if shared or all(map(_is_indexed, (one, other))) else None
-
-
-def _is_indexed(file: FeaturesFile) -> bool:
-    """Return whether the image index has all images of a features file."""
-    rows = file.dataset_id, file.salt, blocks_of(file)
-    return has_home() and image_index().has_blocks(*rows)
+    rows = [(file.dataset_id, file.salt, blocks_of(file)) for file in (one, other)]
+    compared = has_home() and any(
+        all(index.has_blocks(*file) for file in rows) for index in image_indexes()
+    )
+    return shared if shared or compared else None
 
 
 def _one_file(path: str, other: str | Path) -> bool:

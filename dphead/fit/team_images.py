@@ -1,13 +1,13 @@
 """Keep the indexes of images and people on the team's server, for all machines."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from dphead_extract.errors import FormatError
-from dphead_extract.index import ALIASES, ImageIndex, data_sets
+from dphead_extract.index import ALIASES, ImageIndex, Overlap, data_sets
 from sqlalchemy import Table, select
 from sqlalchemy.exc import IntegrityError
 
@@ -25,12 +25,66 @@ class TeamImages(ImageIndex):
     ----------
     url : str
         The URL of the team's ledgers.
+    home : ImageIndex, optional
+        The index of this machine, which has another key. Images that are decoded here
+        are looked up in both, and added to both: neither can take over the other's
+        digests.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, home: ImageIndex | None = None) -> None:
         super().__init__(Path(server.NAME))  # not a folder, but a name for messages
         self._url = url
         self._table: Table = IMAGES
+        self._home = home
+        # digests of decoded images under the home's key, by those under the server's
+        self._at_home: dict[int, list[int]] = {}
+
+    def digests(self, forms: Sequence[np.ndarray]) -> list[int]:
+        """Return the digests of an image's forms, as `ImageIndex.digests`."""
+        found = super().digests(forms)
+        if self._home is not None:
+            self._at_home[found[0]] = self._home.digests(forms)
+        return found
+
+    def add(self, dataset_id: str, digests: np.ndarray) -> None:
+        """Add images to a data set, here and in the home's index."""
+        super().add(dataset_id, digests)
+        self._add_at_home(dataset_id, digests)
+
+    def claim(self, digests: np.ndarray) -> tuple[str, bool]:
+        """Return the data set of images, as `ImageIndex.claim`."""
+        found = super().claim(digests)
+        self._add_at_home(found[0], digests)
+        return found
+
+    def overlaps(
+        self,
+        digests: np.ndarray,
+        but: str | None = None,
+        parts: Sequence[np.ndarray] = (),
+    ) -> list[Overlap]:
+        """Return data sets with some of these images, also of the home's index."""
+        found = super().overlaps(digests, but, parts)
+        own = self._decoded(digests)
+        if self._home is None or not len(own):
+            return found
+        every = {one.dataset_id: one for one in found}
+        for other in self._home.overlaps(own, but):
+            known = every.setdefault(other.dataset_id, other)
+            if other.shared > known.shared:
+                every[other.dataset_id] = other
+        return sorted(every.values(), key=Overlap.order)
+
+    def _decoded(self, digests: np.ndarray) -> np.ndarray:
+        """Return the home's digests (n, forms) of images that were decoded here."""
+        canonical = digests if digests.ndim == 1 else digests[:, 0]
+        found = [self._at_home.get(one) for one in canonical.tolist()]
+        return np.array([one for one in found if one is not None], np.uint64)
+
+    def _add_at_home(self, dataset_id: str, digests: np.ndarray) -> None:
+        own = self._decoded(digests)
+        if self._home is not None and len(own):
+            self._home.add(dataset_id, own)
 
     def _names(self) -> list[str]:
         with server.session(self._url) as connection:

@@ -62,6 +62,10 @@ class Overlap:
         """Return whether more than half of the larger data set is shared."""
         return self.shared > _SAME * max(self.own, self.theirs)
 
+    def order(self) -> tuple[bool, int, str]:
+        """Return the place among overlaps: `same` first, then by shared images."""
+        return not self.same, -self.shared, self.dataset_id
+
     @property
     def notable(self) -> bool:
         """Return whether the user must decide about the shared images.
@@ -193,6 +197,8 @@ class ImageIndex:
     def has_blocks(self, dataset_id: str, salt: str, rows: range) -> bool:
         """Return whether `mark_blocks` has recorded all of these rows."""
         known = self._stored(dataset_id + _MARKS)
+        if not len(known):  # a read makes no key
+            return False
         return bool(np.isin(self._blocks(dataset_id, salt, rows), known).all())
 
     def _blocks(self, dataset_id: str, salt: str, rows: range) -> list[int]:
@@ -355,9 +361,7 @@ class ImageIndex:
             for name, n in shared.items()
             if n
         ]
-        return sorted(
-            found, key=lambda one: (not one.same, -one.shared, one.dataset_id)
-        )
+        return sorted(found, key=Overlap.order)
 
     def _shares_part(
         self,
@@ -382,10 +386,6 @@ class ImageIndex:
             )
             for pair in found
         )
-
-    def data_sets(self) -> list[str]:
-        """Return the ids of all data sets with images."""
-        return [name for name in self._names() if "." not in name]
 
     def _names(self) -> list[str]:
         """Return the names of the entries: ids of data sets, and their parts."""

@@ -6,7 +6,6 @@ import uuid
 
 import numpy as np
 import pytest
-from commands import dphead, words
 from dphead_extract.errors import FormatError
 from dphead_extract.index import ImageIndex
 
@@ -15,8 +14,6 @@ from dphead.fit.ledgers import (
     charging,
     check_alone,
     image_index,
-    note_ledger,
-    unseen_images,
 )
 from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -81,6 +78,20 @@ def test_a_budget_of_one_machine_counts_for_the_images_on_another(team, machines
     with pytest.raises(LedgerError, match="pass the ledger with the budget"):
         check_alone(second, other.path, None)
     check_alone(first, Ledger(team.url(CLIENT), first).path, {"epsilon": 1.0})
+
+
+def test_a_home_that_uses_a_server_knows_the_images_that_it_knew(team, monkeypatch):
+    """The server's index has none of them."""
+    first, second = uuid.uuid4().hex, uuid.uuid4().hex
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    for dataset_id in (first, second):
+        image_index().add(dataset_id, images()[:50])
+    image_index().add(second, image_index().images(first)[:20])
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    assert len(image_index().images(first)) == 0
+    Ledger(team.url(CLIENT), first).set_budget(1.0, 1e-5)
+    with pytest.raises(LedgerError, match="which holds 20 of its images"):
+        check_alone(second, Ledger(team.url(CLIENT), second).path, None)
 
 
 def test_a_charge_on_a_server_needs_a_home(team, machines, monkeypatch):
@@ -161,17 +172,26 @@ def one_form(digests):
     return np.repeat(digests[:, None], 3, axis=1)
 
 
-def test_images_that_the_index_in_use_does_not_have_are_told(team, monkeypatch):
-    """A home's index and its server's have other keys: neither has the other's."""
-    url, dataset_id, seen = team.url(CLIENT), uuid.uuid4().hex, images()
-    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    image_index().add(dataset_id, seen)
-    assert unseen_images() == ""
-    note_ledger(Ledger(url, dataset_id).path, dataset_id)
-    assert "has used a team's server" in unseen_images()
-    monkeypatch.setenv("DPHEAD_LEDGER", url)
-    told = unseen_images()
-    assert f"(data sets {dataset_id}), so dphead finds no other files" in told
-    assert told in words(dphead("ledger", "show", url).out)
-    image_index().add(dataset_id, seen)
-    assert unseen_images() == ""
+@pytest.mark.parametrize("first_on_server", [False, True])
+def test_images_are_known_before_and_after_a_home_uses_a_server(
+    team, monkeypatch, first_on_server
+):
+    """Each index has a key of its own, so images are added to both, and looked up."""
+    pixels = np.random.default_rng(uuid.uuid4().int).integers(0, 256, (40, 9), np.uint8)
+
+    def decoded(on_server):
+        if on_server:
+            monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+        else:
+            monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+        index = image_index()
+        return index, np.array([index.digests([one]) for one in pixels], np.uint64)
+
+    index, seen = decoded(first_on_server)
+    dataset_id, known = index.claim(seen)
+    assert not known
+    index, seen = decoded(not first_on_server)
+    (found,) = index.overlaps(seen)
+    assert (found.dataset_id, found.shared, found.own) == (dataset_id, 40, 40)
+    assert index.claim(seen) == (dataset_id, True)
+    assert len(image_index().images(dataset_id)) == 40
