@@ -115,11 +115,16 @@ def _of_shard(
     Each shard is checked, because any of them may have the images of another data set.
     Raises ExtractError as `recognized` does.
     """
-    share = source.n_rows / n_rows
-    found = [o.of_all(share) for o in index.overlaps(seen)]
+
+    def overlaps(but: str | None = None) -> list[Overlap]:
+        share = source.n_rows / n_rows
+        found = [one.of_all(share) for one in index.overlaps(seen, but=but)]
+        return sorted(found, key=Overlap.order)
+
+    found = overlaps()
     if begun is not None and begun not in [o.dataset_id for o in found[:1] if o.same]:
         # images of other shards belong to this data set
-        found = [o.of_all(share) for o in index.overlaps(seen, but=begun)]
+        found = overlaps(but=begun)
     return recognized(found, begun)
 
 
