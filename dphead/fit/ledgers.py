@@ -38,7 +38,13 @@ from dphead.privacy.atomic_write import ForeignFile, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.groups import Groups
 from dphead.privacy.ledger.moving import counted_data_sets, move
-from dphead.privacy.ledger.server import held, is_on_server, store_id, team_url
+from dphead.privacy.ledger.server import (
+    NAME,
+    held,
+    is_on_server,
+    store_id,
+    team_url,
+)
 from dphead.privacy.ledger.store import (
     COUNTS,
     IN_MEMORY,
@@ -374,7 +380,9 @@ def check_alone(
     """Raise LedgerError unless one ledger counts all fits of a data set with a budget.
 
     The budgets of all known ledgers count, including ledgers of data sets that share
-    images. A missing or unreadable ledger may hold fits under an unknown budget.
+    images. A missing or unreadable ledger may hold fits under an unknown budget. A
+    ledger on a server is refused, or refuses the charge, unless DPHEAD_LEDGER leads to
+    that server.
 
     Parameters
     ----------
@@ -385,16 +393,22 @@ def check_alone(
     budget : mapping or None
         The budget of that ledger.
     """
+    _check_server(own)
     for other in other_ledgers(dataset_id, own):
+        if other.fits is None:
+            _check_server(other.path)
         merged = other.shares and (
             "Repeat the command `dphead ledger people` of each features file: it "
             "merges all ledgers, or names the ledger that they were merged into."
         )
         if other.budget is not None:
             limit = f"epsilon={as_declared(other.budget['epsilon'])}"
+            to_move = is_on_server(own) and not is_on_server(other.path)
             todo = merged or (
-                "Drop --ledger, or pass the ledger with the budget. For another data "
-                "set with the same images, extract with --dataset-id."
+                "Type `dphead ledger move` with the path of the ledger."
+                if to_move and other.overlap is None
+                else "Drop --ledger, or pass the ledger with the budget. For another "
+                "data set with the same images, extract with --dataset-id."
             )
             raise LedgerError(
                 f"These images have the budget {limit} in {other}, not in the ledger "
@@ -410,6 +424,23 @@ def check_alone(
                 f"a budget must count every fit on the same images, got {other} in "
                 f"addition to {own}. Nothing was charged or set. {todo}"
             )
+
+
+def _check_server(place: str | Path) -> None:
+    """Raise LedgerError for a ledger on a server that is not that of DPHEAD_LEDGER.
+
+    Budgets, images and people are looked for on the server of DPHEAD_LEDGER only.
+    """
+    if not is_on_server(place):
+        return
+    url = team_url()
+    if url is None or not str(place).startswith(f"{NAME}{store_id(url)}/"):
+        found = "is not set" if url is None else "leads to another server"
+        raise LedgerError(
+            f"The ledger {place} is on a server, and DPHEAD_LEDGER {found}. Nothing "
+            "was charged or set. Set DPHEAD_LEDGER to the address of the server: "
+            "export DPHEAD_LEDGER=postgresql://user@host/database"
+        )
 
 
 @contextmanager
@@ -536,23 +567,22 @@ def _writable() -> Iterator[None]:
 
 @contextmanager
 def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
-    """Hold the lock of all ledgers of the ledger's server, and of the team's.
+    """Hold the lock of all ledgers of the team's server, if there is one.
 
-    If a lock is lost before the charge's COMMIT, the charge ends and nothing is
+    If the lock is lost before the charge's COMMIT, the charge ends and nothing is
     charged.
     """
-    urls = [url for url in dict.fromkeys((team_url(), ledger.url)) if url is not None]
-    if len(urls) > 1:  # all processes take two locks in one order
-        urls = [url for _, url in sorted({store_id(url): url for url in urls}.items())]
-    with ExitStack() as locks:
-        checks = [sure, *(locks.enter_context(held(url)) for url in urls)]
+    if (url := team_url()) is None:
+        yield
+        return
+    with held(url) as check:
 
-        def all_held() -> None:
+        def both() -> None:
             """Raise LedgerError if a lock was lost."""
-            for check in checks:
-                check()
+            sure()
+            check()
 
-        ledger.before_commit = all_held
+        ledger.before_commit = both
         try:
             yield
         finally:

@@ -145,8 +145,13 @@ def test_a_teams_ledger_is_not_passed_by_for_a_file(
     done = dphead("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1, *own)
     assert "the ledger with the budget" in refused(done)
     monkeypatch.delenv("DPHEAD_LEDGER")  # the home still knows of it
-    fitted_here = dphead("fit", features, "-o", tmp_path / "b", *LS, "--epsilon", 1)
-    assert fitted_here.code == 0 and "may hold fits" in fitted_here.out
+    for command in (
+        ("fit", features, "-o", tmp_path / "b", *LS, "--epsilon", 1),
+        ("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-3),
+    ):
+        said = refused(dphead(*command))
+        assert "DPHEAD_LEDGER is not set" in said and "Set DPHEAD_LEDGER to" in said
+    assert not ledger_of(features).fits() and ledger_of(features).budget() is None
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -21,10 +21,10 @@ from dphead_extract.people import People
 from dphead_extract.shards import join_shards
 from ledgers import specs
 
-from benchmarks.faults.servers import CLIENT, OWNER
+from benchmarks.faults.servers import CLIENT
 from dphead.analysis.records import read_run
 from dphead.export.trained import guarantee_of
-from dphead.fit import ledgers, loop, run, run_folder
+from dphead.fit import loop, run, run_folder
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
     RowGroups,
@@ -33,7 +33,6 @@ from dphead.fit.ledgers import (
     counted_in,
     declared_people,
     fix_budget,
-    holding,
     image_index,
     known_images,
     ledger_home,
@@ -48,7 +47,7 @@ from dphead.fit.ledgers import (
 from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError, server
 from dphead.privacy.ledger.groups import Groups
-from dphead.privacy.ledger.store import HeldLedger, LedgerFile
+from dphead.privacy.ledger.store import LedgerFile
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
 SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--block-rows", 2)
@@ -1389,29 +1388,3 @@ def test_a_server_has_one_key_of_people(team, tmp_path, monkeypatch):
         charge_groups(two)
     (folder / "key").write_bytes(key)
     charge_groups(two)
-
-
-def test_a_charge_on_a_second_server_holds_the_locks_of_both(team, monkeypatch):
-    """A budget can be set on either server."""
-    team.run("CREATE DATABASE second")
-    second = team.url(OWNER).replace("/postgres", "/second")
-    server.init(second)
-    taken = []
-
-    def held(url):
-        taken.append(url)
-        return server.held(url)
-
-    monkeypatch.setattr(server, "WAIT", 0.05)
-    monkeypatch.setattr(ledgers, "held", held)
-    both = team.url(CLIENT), second
-    for own, of_team in (both, both[::-1]):
-        monkeypatch.setenv("DPHEAD_LEDGER", of_team)
-        with holding(Ledger(own, Y)):
-            for url in both:
-                with pytest.raises(HeldLedger), server.held(url):
-                    pass
-    assert len(taken) == 4 and taken[:2] == taken[2:]  # so they cannot block each other
-    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
-    with holding(Ledger(team.url(OWNER), Y)):  # one server by two roles
-        pass

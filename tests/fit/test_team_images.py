@@ -9,14 +9,16 @@ import pytest
 from dphead_extract.errors import FormatError
 from dphead_extract.index import ImageIndex
 
-from benchmarks.faults.servers import CLIENT
+from benchmarks.faults.servers import CLIENT, OWNER
 from dphead.fit.ledgers import (
     charging,
     check_alone,
+    fix_budget,
     image_index,
+    open_ledger,
 )
 from dphead.fit.team_images import TeamImages
-from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger import Ledger, LedgerError, server
 
 
 @pytest.fixture
@@ -100,6 +102,34 @@ def test_a_charge_on_a_server_needs_a_home(team, machines, monkeypatch):
     book = Ledger(team.url(CLIENT), uuid.uuid4().hex)
     with pytest.raises(LedgerError, match="is a relative path"), charging(book):
         pytest.fail("nothing may be charged")
+
+
+def test_a_charge_on_another_server_than_the_teams_is_refused(team, monkeypatch):
+    """Budgets of the same images, and the images, are looked for on one server."""
+    team.run("CREATE DATABASE second")
+    second = team.url(OWNER).replace("/postgres", "/second")
+    server.init(second)
+    dataset_id = uuid.uuid4().hex
+    book = Ledger(second, dataset_id)
+    for url, found in ((None, "is not set"), (team.url(CLIENT), "leads to another")):
+        monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+        if url is not None:
+            monkeypatch.setenv("DPHEAD_LEDGER", url)
+        with pytest.raises(LedgerError, match=f"DPHEAD_LEDGER {found}"), charging(book):
+            pytest.fail("nothing may be charged")
+        with pytest.raises(LedgerError, match="Set DPHEAD_LEDGER to the address"):
+            fix_budget(book, 1.0, 1e-5)
+    assert book.budget() is None
+    fix_budget(Ledger(team.url(OWNER), dataset_id), 1.0, 1e-5)  # by another role
+
+
+def test_a_budget_in_a_file_is_moved_to_the_server(team, monkeypatch):
+    dataset_id = uuid.uuid4().hex
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    fix_budget(open_ledger(None, dataset_id), 1.0, 1e-5)
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    with pytest.raises(LedgerError, match="Type `dphead ledger move`"):
+        fix_budget(open_ledger(None, dataset_id), 1.0, 1e-5)
 
 
 def test_images_that_were_changed_on_the_server_are_refused(team, machines):

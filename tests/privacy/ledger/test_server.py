@@ -702,6 +702,7 @@ def test_a_lock_that_is_lost_charges_nothing_or_is_not_told_after_a_charge(
 ):
     """Told after it, the run folder would take the charge for none and charge again."""
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path))
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
     ledger = Ledger(team.url(CLIENT), dataset_id)
     locks = "query LIKE '%pg_advisory_xact_lock%' AND state = 'idle in transaction'"
     with pytest.raises(LedgerError, match="Nothing was charged"), charging(ledger):
