@@ -121,7 +121,7 @@ def plan(
         found.enough.epsilon, q.delta or 0, q.relation, group_cap=q.group_cap
     )
     facts = ProblemInfo(q.n_rows, width, rows.n_classes)
-    say("Noise", *about_noise(target, facts, found.unit))
+    say("Noise", *about_noise(target, facts, "image"))
     epsilon, delta = map(as_declared, (found.enough.epsilon, question.delta or 0))
     say(
         "Next",
