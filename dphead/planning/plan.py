@@ -16,6 +16,7 @@ from dphead.planning.calibration import calibrate, epsilon_by, mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.contract import ReleaseSpec, Rows
+from dphead.privacy.ledger.budget import check_epochs
 from dphead.privacy.python_values import python_value
 from dphead.privacy.release import noise_scale
 from dphead.privacy.rounding import as_declared, rounded_down, rounded_up
@@ -205,6 +206,8 @@ def make_plan(
         If epsilon, delta or group_cap is out of range, if `group_mean` has no
         group_cap, if fixed noise alone exceeds the budget, or if a release does not fit
         64-bit integers.
+    LedgerError
+        If allocated releases are not whole epochs.
     """
     target = Target(epsilon, delta, relation, accountant, group_cap, group_mean)
     epsilon, group_cap = target.epsilon, target.group_cap
@@ -235,6 +238,8 @@ def make_plan(
         )
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
+    # for each fold of a cross-validation, too, which are charged together
+    check_epochs([spec.row() for spec in specs])
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
         noise_scale(p.statistic, spec, 0.0)  # refuses a release beyond 64-bit integers
     return FitPlan(**vars(target), specs=specs, solver=solver, facts=facts)

@@ -105,3 +105,12 @@ def test_what_a_cross_validation_cannot_hold_is_refused_before_the_charge(change
             cross_validate(DPLeastSquaresClassifier(**GIVEN), X, Y, folds=folds)
     with pytest.raises(ValueError, match="needs a classifier of dphead and an array"):
         cross_validate(DPLeastSquaresClassifier(**GIVEN), "f.h5", None)
+
+
+def test_folds_with_a_part_of_an_epoch_are_refused():
+    """Charged together, their releases are whole epochs, but no fold has one."""
+    ledger, steps = Ledger(), {"steps": 3, "epoch_steps": 4, "center_share": 0.0}
+    model = DPSGDClassifier(ledger=ledger, **steps, **GIVEN)
+    with pytest.raises(LedgerError, match="a multiple of 4 equal releases, got 3"):
+        cross_validate(model, X, Y, folds=4)
+    assert ledger.count_fits() == 0
