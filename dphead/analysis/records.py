@@ -451,17 +451,23 @@ def _ledger_fits(
 
 
 def _is_away(book: Ledger) -> bool:
-    """Return whether a closed ledger names a server that cannot be read."""
+    """Return whether a closed ledger names a place that cannot be read.
+
+    A move or a merge that was interrupted has its target, and the fits count in the
+    first ledger until all are in the target.
+    """
     place, there = moved_to(book)
-    if place is None or there or not is_on_server(place):
+    if place is None or there:
         return False
+    if not is_on_server(place):  # such as on another machine
+        return not Path(place).is_file()
     try:
         Ledger(place, read_only=True).close()
     except HeldLedger:
         raise
     except LedgerError:  # such as if DPHEAD_LEDGER is not set
         return True
-    return False  # an interrupted move: the fits count here until all are there
+    return False
 
 
 def _limit(book: Ledger) -> dict[str, Any]:

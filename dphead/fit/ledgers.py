@@ -470,7 +470,7 @@ def charging(
     """
     dataset_id = ledger.meta("dataset_id")
     # A team's server knows budgets of the same images, also if the home cannot be used.
-    if dataset_id is None or not (ledger.url or has_home()):
+    if dataset_id is None or not (ledger.url or team_url() or has_home()):
         yield
         return
     index = people_index()
@@ -753,6 +753,15 @@ def noted_ledgers(dataset_id: str) -> list[str]:
             f"{path} is damaged: each line must be a ledger's path as a JSON string. "
             "Restore a copy. Without the file, dphead does not find those ledgers."
         ) from error
+
+
+def note_server(dataset_id: str) -> None:
+    """Note in DPHEAD_HOME that a data set has its ledger on the team's server, if any.
+
+    Without DPHEAD_LEDGER, its fits are then refused.
+    """
+    if (url := team_url()) is not None:
+        note_ledger(f"{NAME}{store_id(url)}/{dataset_id}", dataset_id)
 
 
 def note_ledger(path: str, dataset_id: str) -> None:

@@ -71,8 +71,9 @@ class TeamImages(ImageIndex):
         every = {one.dataset_id: one for one in found}
         for other in self._home.overlaps(own, but):
             known = every.setdefault(other.dataset_id, other)
-            if other.shared > known.shared:
-                every[other.dataset_id] = other
+            every[other.dataset_id] = max(
+                known, other, key=lambda one: (one.same, one.notable, one.shared)
+            )
         return sorted(every.values(), key=Overlap.order)
 
     def _decoded(self, digests: np.ndarray) -> np.ndarray:

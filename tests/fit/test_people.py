@@ -47,7 +47,7 @@ from dphead.fit.ledgers import (
 from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError, server
 from dphead.privacy.ledger.groups import Groups
-from dphead.privacy.ledger.store import LedgerFile
+from dphead.privacy.ledger.store import MOVED, LedgerFile
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
 SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--block-rows", 2)
@@ -583,6 +583,13 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     for text in exported(copy, tmp_path / "export"):
         assert "no guarantee for their sum" in text
     assert "State the plain sum" in words(fitted("report", copy, "--card").err)
+    # on another machine, which lacks the ledger that counts the fit now
+    project = shutil.copytree(tmp_path / "work", tmp_path / "other/work").parent
+    shutil.copytree(tmp_path / "run", project / "run")
+    merged = Path(Ledger(place).meta(MOVED))
+    merged.rename(tmp_path / "gone.sqlite")
+    said = words(fitted("report", project / "run", "--card").err)
+    assert "is not reachable, so what was merged" in said
 
 
 class Killed(BaseException):

@@ -6,6 +6,7 @@ import uuid
 
 import numpy as np
 import pytest
+from commands import LS, fitted, ledger_of, refusal, words
 from dphead_extract.errors import FormatError
 from dphead_extract.index import ImageIndex
 
@@ -96,12 +97,14 @@ def test_a_home_that_uses_a_server_knows_the_images_that_it_knew(team, monkeypat
         check_alone(second, Ledger(team.url(CLIENT), second).path, None)
 
 
-def test_a_charge_on_a_server_needs_a_home(team, machines, monkeypatch):
+def test_a_charge_on_a_server_needs_a_home(team, machines, monkeypatch, tmp_path):
     """Without one, no budget of other data sets with the same images would count."""
     monkeypatch.setenv("DPHEAD_HOME", "relative")
     book = Ledger(team.url(CLIENT), uuid.uuid4().hex)
-    with pytest.raises(LedgerError, match="is a relative path"), charging(book):
-        pytest.fail("nothing may be charged")
+    other = Ledger(tmp_path / "other.sqlite", book.meta("dataset_id"))
+    for one in (book, other):
+        with pytest.raises(LedgerError, match="is a relative path"), charging(one):
+            pytest.fail("nothing may be charged")
 
 
 def test_a_charge_on_another_server_than_the_teams_is_refused(team, monkeypatch):
@@ -121,6 +124,22 @@ def test_a_charge_on_another_server_than_the_teams_is_refused(team, monkeypatch)
             fix_budget(book, 1.0, 1e-5)
     assert book.budget() is None
     fix_budget(Ledger(team.url(OWNER), dataset_id), 1.0, 1e-5)  # by another role
+
+
+def test_images_that_a_server_recognized_are_charged_there_alone(
+    team, monkeypatch, tmp_path
+):
+    """The id of their data set came from the server, which may have a budget."""
+    pixels = np.random.default_rng(uuid.uuid4().int).integers(0, 255, (20, 8, 8))
+    source, path = tmp_path / "x.npz", tmp_path / "x.h5"
+    np.savez(source, images=pixels.astype(np.uint8), label=np.arange(20) % 2)
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    backbone = ("--backbone", "scatternet", "--scatter-j", 1)
+    fitted("extract", source, "-o", path, "--classes", 2, *backbone)
+    monkeypatch.delenv("DPHEAD_LEDGER")
+    fit = ("fit", path, "-o", tmp_path / "run", *LS, "--allow-large-delta")
+    assert "Set DPHEAD_LEDGER to the address" in words(refusal(*fit))
+    assert not ledger_of(path).count_fits()
 
 
 def test_a_budget_in_a_file_is_moved_to_the_server(team, monkeypatch):

@@ -373,7 +373,9 @@ class LedgerFile:
             with self._begun("write"):
                 place = self.meta(MOVED)
                 if place is not None:
-                    todo = "Drop --ledger, or type --ledger with its server's URL."
+                    todo = (
+                        "Drop --ledger, and set DPHEAD_LEDGER to the URL of its server."
+                    )
                     if self.meta(MERGED) is not None:
                         todo = "Type the command that merges the two again."
                     raise LedgerError(f"This ledger was moved to {place}. {todo}")
