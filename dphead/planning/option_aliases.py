@@ -65,7 +65,7 @@ class Batches:
         found = dict(settings)
         if self.batch_size is not None:
             found["sampling_prob"] = min(1.0, self.batch_size / facts.n_rows)
-        prob = found.get("sampling_prob", 1.0)
+        prob = found.get("sampling_prob", 1.0) / found.get("epoch_steps", 1)
         if self.epochs is not None:
             found.setdefault("steps", max(1, round(self.epochs / prob)))
         if self.base_learning_rate is not None:
