@@ -65,11 +65,12 @@ class Batches:
         found = dict(settings)
         if self.batch_size is not None:
             found["sampling_prob"] = min(1.0, self.batch_size / facts.n_rows)
-        prob = found.get("sampling_prob", 1.0) / found.get("epoch_steps", 1)
+        prob = found.get("sampling_prob", 1.0)
+        batches = found.get("epoch_steps") or 1  # 0 is refused with the other settings
         if self.epochs is not None:
-            found.setdefault("steps", max(1, round(self.epochs / prob)))
+            found.setdefault("steps", max(1, round(self.epochs * batches / prob)))
         if self.base_learning_rate is not None:
-            rate = self.base_learning_rate * prob * facts.n_rows / _BASE_BATCH
+            rate = self.base_learning_rate * prob * facts.n_rows / _BASE_BATCH / batches
             found.setdefault("learning_rate", rate)
         return found
 

@@ -171,3 +171,9 @@ def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
 def test_what_cannot_be_run_is_refused(name, options, preset, message):
     with pytest.raises(ValueError, match=message):
         make_method(name, FACTS, options, preset)
+
+
+def test_epochs_and_a_base_learning_rate_are_of_allocated_batches():
+    options = {"epochs": 2, "base_learning_rate": 512.0, "epoch_steps": 10}
+    solver = make_method("dp-sgd", FACTS, options).solver
+    assert (solver.steps, solver.learning_rate) == (20, FACTS.n_rows / 10)
