@@ -71,7 +71,8 @@ def own_settings() -> Iterator[Any]:
         jax.array_garbage_collection_guard("allow"),
         jax.transfer_guard("allow"),
         jax.no_tracing(False),
-        jax.disable_jit(False),  # a step in Python could fail, though jax traced it
+        # a step in Python could fail, though jax traced it
+        jax.disable_jit(False),
         _no_mesh(),
     ):
         yield jax.numpy

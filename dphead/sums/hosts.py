@@ -95,7 +95,7 @@ class Hosts:
         try:
             # Without x64 jax would convert int64 to int32. Without jit each process
             # would get its own value only.
-            with own_settings(), jax.disable_jit(False):
+            with own_settings():
                 mine = [jax.device_put(value[None], devices[self.index])]
                 whole = jax.make_array_from_single_device_arrays(shape, shared, mine)
                 # a new jit for each call would compile again for each release

@@ -240,7 +240,7 @@ def test_images_are_known_before_and_after_a_home_uses_a_server(
     dataset_id, known = index.claim(seen)
     assert not known
     index, seen = decoded(not first_on_server)
-    (found,) = index.overlaps(seen)
-    assert (found.dataset_id, found.shared, found.own) == (dataset_id, 40, 40)
+    found = [(one.dataset_id, one.shared, one.own) for one in index.overlaps(seen)]
+    assert found == [(dataset_id, 40, 40)]
     assert index.claim(seen) == (dataset_id, True)
     assert len(image_index().images(dataset_id)) == 40
