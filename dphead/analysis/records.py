@@ -416,7 +416,7 @@ def _ledger_fits(
     # a merge may have fixed a budget, or a smaller one, after the report
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place = counted_at(book)
-    away = _is_away(book)
+    away = place is None and _is_away(book)
     limit = _limit(book)
     book.close()
     if own is not None and theirs not in (None, own):

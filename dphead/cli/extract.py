@@ -52,11 +52,13 @@ def extract(**given: Any) -> None:
 
         from dphead.analysis.protected import describe_input
         from dphead.fit.known_weights import note_weights
-        from dphead.fit.ledgers import image_index, note_server
+        from dphead.fit.ledgers import image_index, ledger_name, note_ledger
 
         options.index = image_index()
         summary = run(options, progress, source)
-        note_server(summary.dataset_id)
+        # a name on a server is kept: without DPHEAD_LEDGER, fits are then refused
+        place = ledger_name(None, summary.dataset_id)
+        note_ledger(str(place), summary.dataset_id)
     speed = tied(f"{summary.rows_per_second:.0f} rows a second")
     made = f"by {tied(summary.backbone)} ({speed})"
     print_written(summary, *([] if summary.already_complete else [made]))

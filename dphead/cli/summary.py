@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dphead.analysis.check import (
-    about_classes,
-    help_missed,
-)
+from dphead.analysis.check import about_classes, help_missed
 from dphead.analysis.metrics import never_predicted
 from dphead.analysis.protected import (
     NETWORK,

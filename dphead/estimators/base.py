@@ -21,11 +21,7 @@ from dphead.data.device_rows import DeviceRows
 from dphead.data.features import check_classes, load_features
 from dphead.data.on_axes import RowsOnAxes
 from dphead.estimators.docstrings import documented
-from dphead.estimators.fitting import (
-    HeadEstimator,
-    PrivateClassifier,
-    tell_holder,
-)
+from dphead.estimators.fitting import HeadEstimator, PrivateClassifier, tell_holder
 from dphead.estimators.guarantee import CLASSES_SEEN
 from dphead.estimators.inputs import (
     TrainingData,

@@ -303,8 +303,8 @@ def people_index(url: str | None = None) -> ImageIndex:
 def image_index() -> ImageIndex:
     """Return the private index of known images, of the team or else of this home."""
     if (url := team_url()) is None:
-        return ImageIndex(ledger_home() / "images")
-    return TeamImages(url, ImageIndex(ledger_home() / "images") if has_home() else None)
+        return _home_images()
+    return TeamImages(url, _home_images() if has_home() else None)
 
 
 def image_indexes() -> list[ImageIndex]:
@@ -312,8 +312,12 @@ def image_indexes() -> list[ImageIndex]:
 
     A data set has one id in both, but their digests have other keys.
     """
-    index, home = image_index(), ImageIndex(ledger_home() / "images")
-    return [index] if team_url() is None else [index, home]
+    own = [] if team_url() is None else [_home_images()]
+    return [image_index(), *own]
+
+
+def _home_images() -> ImageIndex:
+    return ImageIndex(ledger_home() / "images")
 
 
 @dataclass(frozen=True)
@@ -753,15 +757,6 @@ def noted_ledgers(dataset_id: str) -> list[str]:
             f"{path} is damaged: each line must be a ledger's path as a JSON string. "
             "Restore a copy. Without the file, dphead does not find those ledgers."
         ) from error
-
-
-def note_server(dataset_id: str) -> None:
-    """Note in DPHEAD_HOME that a data set has its ledger on the team's server, if any.
-
-    Without DPHEAD_LEDGER, its fits are then refused.
-    """
-    if (url := team_url()) is not None:
-        note_ledger(f"{NAME}{store_id(url)}/{dataset_id}", dataset_id)
 
 
 def note_ledger(path: str, dataset_id: str) -> None:

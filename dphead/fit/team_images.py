@@ -46,16 +46,12 @@ class TeamImages(ImageIndex):
             self._at_home[found[0]] = self._home.digests(forms)
         return found
 
-    def add(self, dataset_id: str, digests: np.ndarray) -> None:
-        """Add images to a data set, here and in the home's index."""
-        super().add(dataset_id, digests)
-        self._add_at_home(dataset_id, digests)
-
-    def claim(self, digests: np.ndarray) -> tuple[str, bool]:
-        """Return the data set of images, as `ImageIndex.claim`."""
-        found = super().claim(digests)
-        self._add_at_home(found[0], digests)
-        return found
+    def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
+        """Add images to an entry, here and in the home's index."""
+        super()._grow(dataset_id, digests)
+        own = self._decoded(digests)
+        if self._home is not None and len(own):
+            self._home.add(dataset_id, own)
 
     def overlaps(
         self,
@@ -81,11 +77,6 @@ class TeamImages(ImageIndex):
         canonical = digests if digests.ndim == 1 else digests[:, 0]
         found = [self._at_home.get(one) for one in canonical.tolist()]
         return np.array([one for one in found if one is not None], np.uint64)
-
-    def _add_at_home(self, dataset_id: str, digests: np.ndarray) -> None:
-        own = self._decoded(digests)
-        if self._home is not None and len(own):
-            self._home.add(dataset_id, own)
 
     def _names(self) -> list[str]:
         with server.session(self._url) as connection:

@@ -82,9 +82,7 @@ def identify(
     begun, known, joined = begun_id(shard.path(output)), None, None
     given = people.data_set(given)
     if people.shared_id is not None and index is not None:
-        share = source.n_rows / n_rows
-        found = [one.of_all(share) for one in index.overlaps(seen, but=given)]
-        check_images(found, people)
+        check_images(_overlaps(index, source, n_rows, seen, given), people)
     if given or options.new_data_set or begun:
         index = None
     if shard.count > 1 and shards_path(output).exists():
@@ -115,17 +113,24 @@ def _of_shard(
     Each shard is checked, because any of them may have the images of another data set.
     Raises ExtractError as `recognized` does.
     """
-
-    def overlaps(but: str | None = None) -> list[Overlap]:
-        share = source.n_rows / n_rows
-        found = [one.of_all(share) for one in index.overlaps(seen, but=but)]
-        return sorted(found, key=Overlap.order)
-
-    found = overlaps()
+    found = _overlaps(index, source, n_rows, seen)
     if begun is not None and begun not in [o.dataset_id for o in found[:1] if o.same]:
         # images of other shards belong to this data set
-        found = overlaps(but=begun)
+        found = _overlaps(index, source, n_rows, seen, begun)
     return recognized(found, begun)
+
+
+def _overlaps(
+    index: ImageIndex,
+    source: Source,
+    n_rows: int,
+    seen: np.ndarray,
+    but: str | None = None,
+) -> list[Overlap]:
+    """Return the overlaps of a shard's images, extrapolated to all `n_rows`."""
+    share = source.n_rows / n_rows
+    found = [one.of_all(share) for one in index.overlaps(seen, but=but)]
+    return sorted(found, key=Overlap.order)
 
 
 def check_images(overlaps: list[Overlap], people: People) -> None:

@@ -21,6 +21,15 @@ def module():
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, 6), nn.Linear(6, 3))
 
 
+PRIVATE = {
+    "classes": range(3),
+    "epsilon": 50.0,
+    "delta": 1e-3,
+    "noise_multiplier": 1.0,
+    "accountant": "rdp",
+}
+
+
 def adapted(**given):
     return build_network(ModelSpec("own:network", **given), 3, module=module())
 
@@ -69,13 +78,9 @@ def test_a_saved_network_needs_no_adapter(adapter, tmp_path):
     model = DPFinetuneClassifier(
         model=module(),
         adapter=adapter,
-        classes=range(3),
-        epsilon=50.0,
-        delta=1e-3,
-        noise_multiplier=1.0,
-        accountant="rdp",
         batch_size=30,
         steps=3,
+        **PRIVATE,
     ).fit(x, y)
     model.save(tmp_path / "run")
     again = DPFinetuneClassifier.load(tmp_path / "run", model=module())
@@ -165,13 +170,9 @@ def test_a_timm_model_is_exported_to_timm_without_its_adapter(tmp_path):
         adapter="lora",
         rank=2,
         layers=("blocks[.]0[.]attn",),
-        classes=range(3),
-        epsilon=50.0,
-        delta=1e-3,
-        noise_multiplier=1.0,
-        accountant="rdp",
         batch_size=15,
         steps=1,
+        **PRIVATE,
     ).fit(x.transpose(0, 2, 3, 1), y)
     assert model.export("timm", tmp_path / "timm").not_compared == ""
     loaded = load_file(tmp_path / "timm" / "model.safetensors")
