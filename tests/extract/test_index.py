@@ -322,6 +322,20 @@ def test_images_that_are_elsewhere_together_stay_known_when_a_data_set_grows(
     assert known == {A: [B, C], B: [A], C: [A]}
 
 
+def test_images_shared_with_parts_that_overlap_stay_known_when_a_data_set_grows(index):
+    """Eight of 150 are notable, but no part of 100 has five of them."""
+    every = np.arange(1000, dtype=np.uint64)
+    index.add(A, every[:100])
+    index.add(A, every[50:150])
+    index.add(B, np.concatenate([every[:4], every[146:150], every[600:992]]))
+    assert [one.dataset_id for one in index.sharing(A)] == [B]
+    index.add(A, every[200:400])
+    (found,) = index.overlaps(index.images(A), but=A)
+    assert not found.notable
+    assert [one.dataset_id for one in index.sharing(A)] == [B]
+    assert [one.dataset_id for one in index.sharing(B)] == [A]
+
+
 def test_a_few_images_in_common_stay_few(index):
     every = np.arange(1000, dtype=np.uint64)
     index.add(A, every[:100])
