@@ -6,6 +6,7 @@ Commands must not have logic that the library lacks.
 
 import resource
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -87,6 +88,19 @@ class _Lazy(click.Group):
             return None
         module = _MODULES.get(cmd_name, cmd_name)
         return getattr(import_module(f"dphead.cli.{module}"), cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve as click does, but name the closest command if there is none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], COMMANDS, 1)
+            if not near or "Did you mean" in error.message:
+                raise
+            message = f"{error.message} Did you mean '{near[0]}'?"
+            raise click.UsageError(message, ctx) from None
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter

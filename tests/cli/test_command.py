@@ -15,6 +15,7 @@ from commands import (
 )
 from dphead_extract.declared import Option, Range
 
+import dphead.cli
 from dphead.cli.command import PRINTED, WithOptions
 
 SHARE = Range("in (0, 1)", lambda v: 0 < v < 1)
@@ -95,6 +96,13 @@ def test_the_help_of_all_commands_shows_at_most_230_options():
         options = [o for o in options if not later & {o.name, (words, o.name)}]
         shown[words] = sum(not getattr(o, "hidden", True) for o in options) - 1
     assert sum(shown.values()) <= 230, shown
+
+
+@pytest.mark.parametrize("typed, near", [("fti", "fit"), ("extrat", "extract")])
+def test_a_mistyped_command_is_told_the_closest_one(typed, near):
+    found = CliRunner().invoke(dphead.cli.cli, [typed])
+    assert found.exit_code == 2
+    assert f"No such command '{typed}'. Did you mean '{near}'?" in found.output
 
 
 def test_the_help_of_every_command_ends_with_an_example():
