@@ -98,7 +98,8 @@ def planned(job: Job, calibrate: bool = True) -> None:
     if calibrate:
         named = settings.model, settings.views, settings.augment
         statistic = ModelGradient(facts.n_classes, _SIZE, *named)
-        network: Any = SimpleNamespace(statistic=statistic, start=None)
+        spec = SimpleNamespace(images=0)  # of a group
+        network: Any = SimpleNamespace(statistic=statistic, start=None, spec=spec)
         make_training(settings, target, facts, network)
 
 

@@ -91,9 +91,9 @@ def in_small(claim: Claim, by_key: dict[str, list[Row]]) -> str:
 
     def sign(difference: float, percent: float, variance: float) -> int:
         variance += 2 * percent * (100 - percent) / n
-        return (
-            (difference > 0) - (difference < 0) if (difference**2 > 4 * variance) else 0
-        )
+        if difference**2 <= 4 * variance:
+            return 0
+        return 1 if difference > 0 else -1
 
     ours = _small_values(claim, by_key)
     for other in _columns()[_column(claim)]:
@@ -109,13 +109,9 @@ def in_small(claim: Claim, by_key: dict[str, list[Row]]) -> str:
         wanted = sign(printed, float(claim.value), sds)
         found.add(wanted * sign(mean(pairs), ours[seeds[0]], variance))
     agrees, differs, open_ = IN_SMALL
-    return (
-        NOT_RUN
-        if not ours
-        else differs
-        if -1 in found
-        else (agrees if 1 in found else open_)
-    )
+    if not ours:
+        return NOT_RUN
+    return differs if -1 in found else agrees if 1 in found else open_
 
 
 def _small_values(claim: Claim, by_key: dict[str, list[Row]]) -> dict[int, float]:

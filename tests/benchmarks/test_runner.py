@@ -104,6 +104,12 @@ def test_a_job_with_a_wrong_option_is_refused():
         training.planned(replace(job, epsilon=1.0))
 
 
+def test_a_network_on_normalized_maps_is_planned_with_their_noise():
+    (job,) = jobs.jobs_of(jobs.selected("TB21-1-mnist-1.2")[-1])
+    with pytest.raises(ValueError, match="the cost of the fixed noise"):
+        training.planned(replace(job, epsilon=0.001))
+
+
 def test_each_cell_of_a_table_has_its_own_job():
     rows = [jobs.jobs_of(c)[0].rows for c in jobs.selected("TAN23-5") if c.unit]
     assert rows == [5_000, 25_000, 40_000, 50_000]
