@@ -52,13 +52,10 @@ def extract(**given: Any) -> None:
 
         from dphead.analysis.protected import describe_input
         from dphead.fit.known_weights import note_weights
-        from dphead.fit.ledgers import image_index, ledger_name, note_ledger
+        from dphead.fit.ledgers import image_index
 
         options.index = image_index()
         summary = run(options, progress, source)
-        # a name on a server is kept: without DPHEAD_LEDGER, fits are then refused
-        place = ledger_name(None, summary.dataset_id)
-        note_ledger(str(place), summary.dataset_id)
     speed = tied(f"{summary.rows_per_second:.0f} rows a second")
     made = f"by {tied(summary.backbone)} ({speed})"
     print_written(summary, *([] if summary.already_complete else [made]))

@@ -304,7 +304,11 @@ def image_index() -> ImageIndex:
     """Return the private index of known images, of the team or else of this home."""
     if (url := team_url()) is None:
         return _home_images()
-    return TeamImages(url, _home_images() if has_home() else None)
+
+    def note(dataset_id: str) -> None:
+        note_ledger(str(ledger_name(url, dataset_id)), dataset_id)
+
+    return TeamImages(url, _home_images() if has_home() else None, note)
 
 
 def image_indexes() -> list[ImageIndex]:

@@ -1,7 +1,7 @@
 """Keep the indexes of images and people on the team's server, for all machines."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,13 +29,21 @@ class TeamImages(ImageIndex):
         The index of this machine, which has another key. Images that are decoded here
         are looked up in both, and added to both: neither can take over the other's
         digests.
+    note : callable, optional
+        Records in the home, durably, that the ledger of a data set is on the server. It
+        is called before either index gets the images.
     """
 
-    def __init__(self, url: str, home: ImageIndex | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        home: ImageIndex | None = None,
+        note: Callable[[str], object] = bool,
+    ) -> None:
         super().__init__(Path(server.NAME))  # not a folder, but a name for messages
         self._url = url
         self._table: Table = IMAGES
-        self._home = home
+        self._home, self._note = home, note
         # digests of decoded images under the home's key, by those under the server's
         self._at_home: dict[int, list[int]] = {}
 
@@ -47,7 +55,11 @@ class TeamImages(ImageIndex):
         return found
 
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
-        """Add images to an entry, here and in the home's index."""
+        """Add images to an entry, here and in the home's index.
+
+        Without the note, a home that knows the images would charge them to a file.
+        """
+        self._note(dataset_id)
         super()._grow(dataset_id, digests)
         own = self._decoded(digests)
         if self._home is not None and len(own):

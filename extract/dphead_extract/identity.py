@@ -95,6 +95,8 @@ def identify(
     if begun is None or people.system is not None:
         people.check(given or begun or joined or known, groups)
     if shard.count > 1:
+        if known is not None and index is not None:
+            index.add(known, seen)  # as `claim`, before a file has the id
         of_all = shared_identifiers(output, source.digest, given, known)
         return Identity(*of_all, recognized=known)
     if index is None:

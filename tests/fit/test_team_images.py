@@ -1,14 +1,16 @@
 """The index of images on a team's server: two machines know the same images."""
 
+import json
 import multiprocessing
 import os
 import uuid
 
 import numpy as np
 import pytest
-from commands import LS, fitted, ledger_of, refusal, words
+from commands import LS, dphead, fitted, id_of, ledger_of, refusal, words
 from dphead_extract.errors import FormatError
 from dphead_extract.index import ImageIndex
+from dphead_extract.shards import shards_path
 
 from benchmarks.faults.servers import CLIENT, OWNER
 from dphead.fit.ledgers import (
@@ -16,6 +18,7 @@ from dphead.fit.ledgers import (
     check_alone,
     fix_budget,
     image_index,
+    noted_ledgers,
     open_ledger,
 )
 from dphead.fit.team_images import TeamImages
@@ -126,20 +129,75 @@ def test_a_charge_on_another_server_than_the_teams_is_refused(team, monkeypatch)
     fix_budget(Ledger(team.url(OWNER), dataset_id), 1.0, 1e-5)  # by another role
 
 
+def extracting(folder, name, *more):
+    """A command that extracts the same 20 images again, and its file."""
+    source = folder / "x.npz"
+    if not source.exists():
+        pixels = np.random.default_rng(uuid.uuid4().int).integers(0, 255, (20, 8, 8))
+        np.savez(source, images=pixels.astype(np.uint8), label=np.arange(20) % 2)
+    out = ("-o", folder / name, "--classes", 2, "--backbone", "scatternet")
+    return folder / name, ("extract", source, *out, "--scatter-j", 1, *more)
+
+
+def killed(*_, **__):
+    raise Killed
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
 def test_images_that_a_server_recognized_are_charged_there_alone(
     team, monkeypatch, tmp_path
 ):
-    """The id of their data set came from the server, which may have a budget."""
-    pixels = np.random.default_rng(uuid.uuid4().int).integers(0, 255, (20, 8, 8))
-    source, path = tmp_path / "x.npz", tmp_path / "x.h5"
-    np.savez(source, images=pixels.astype(np.uint8), label=np.arange(20) % 2)
+    """Their id came from the server, which may have a budget. The extraction died."""
     monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
-    backbone = ("--backbone", "scatternet", "--scatter-j", 1)
-    fitted("extract", source, "-o", path, "--classes", 2, *backbone)
+    fitted(*extracting(tmp_path, "of_another_home.h5")[1])
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+    path, command = extracting(tmp_path, "x.h5")
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr("dphead_extract.run.Loop.run", killed)
+        dphead(*command)
     monkeypatch.delenv("DPHEAD_LEDGER")
+    fitted(*command)
+    assert id_of(path) == id_of(tmp_path / "of_another_home.h5")
     fit = ("fit", path, "-o", tmp_path / "run", *LS, "--allow-large-delta")
     assert "Set DPHEAD_LEDGER to the address" in words(refusal(*fit))
     assert not ledger_of(path).count_fits()
+
+
+def test_a_shard_has_the_id_of_a_server_only_after_the_home_has_noted_it(
+    team, monkeypatch, tmp_path
+):
+    """All shards take the id from one file, also after one of them died."""
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    fitted(*extracting(tmp_path, "of_another_home.h5")[1])
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+    shard = ("--block-rows", 8, "--shard", "1/2")
+    path, command = extracting(tmp_path, "x.h5", *shard)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr("dphead_extract.run.FeaturesWriter", killed)
+        dphead(*command)
+    dataset_id = json.loads(shards_path(path).read_text())["dataset_id"]
+    assert dataset_id == id_of(tmp_path / "of_another_home.h5")
+    assert noted_ledgers(dataset_id) == [Ledger(team.url(CLIENT), dataset_id).path]
+
+
+def test_a_home_knows_images_only_after_it_has_noted_their_server(
+    machines, monkeypatch
+):
+    index, pixels = machines[0], np.random.default_rng(uuid.uuid4().int)
+    forms = [index.digests([pixels.integers(0, 256, (9, 9))]) for _ in range(20)]
+    monkeypatch.setattr(ImageIndex, "_grow", killed)
+    noted = []
+    monkeypatch.setattr(
+        "dphead.fit.ledgers.note_ledger", lambda *one: noted.append(one)
+    )
+    with pytest.raises(Killed):
+        index.claim(np.array(forms, np.uint64))
+    url = os.environ["DPHEAD_LEDGER"]
+    assert [place for place, _ in noted] == [Ledger(url, one).path for _, one in noted]
+    assert len(noted) == 1
 
 
 def test_a_budget_in_a_file_is_moved_to_the_server(team, monkeypatch):
