@@ -26,14 +26,18 @@ def exact_excess(upper, lower, sigma, eps):
         s = mpmath.mpf(sigma)
         e = mpmath.exp(mpmath.mpf(eps))
 
-        def density(mixture, x):
-            return mpmath.fsum(w * mpmath.npdf(x, m, s) for w, m in mixture)
+        def scaled(mixture):
+            return [(w * mpmath.exp(-m * m / (2 * s * s)), m) for w, m in mixture]
 
         def beyond(mixture, x, side):
             return mpmath.fsum(w * mpmath.ncdf(side * (x - m) / s) for w, m in mixture)
 
+        weights = scaled(upper) + [(-e * w, m) for w, m in scaled(lower)]
+
         def gain(x):
-            return density(upper, x) - e * density(lower, x)
+            """P - e^eps Q over the density of mean 0, with one exponential."""
+            ratio = mpmath.exp(x / (s * s))
+            return mpmath.fsum(w * ratio**m for w, m in weights)
 
         # where P is the larger
         side = -1 if sum(w * m for w, m in upper) > sum(w * m for w, m in lower) else 1
