@@ -84,10 +84,9 @@ def beside(axes: Any, found: list[Claim], by_key: dict[str, list[Any]]) -> None:
         if by_epsilon:
             axes.set(xscale="log" if len(line) > 5 else "linear", xlabel="ε")
         else:
-            kinds = [str(c.settings.get("normalization", "")) for c in line]
             words = [
-                f"{c.row.split(' (')[0]} {kind}"
-                for c, kind in zip(line, kinds, strict=True)
+                f"{c.row.split(' (')[0]} {c.settings.get('normalization', '')}"
+                for c in line
             ]
             axes.set_xticks(x, words, rotation=20, ha="right", fontsize=8)
     axes.set_ylabel("accuracy in %")

@@ -83,7 +83,7 @@ def sweep(
 
 def measured(result: FitResult, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     plan = result.plan
-    g = guarantee(result.plan)
+    g = guarantee(plan)
     metrics = evaluate_scores(result.trained.scores(x), y)
     return {
         "epsilon": plan.epsilon,

@@ -128,10 +128,10 @@ def standing(claim: Claim) -> tuple[str, str]:
     if claim.needs["weights"] != "none":
         reasons.append(f"weights: {claim.needs['weights']}")
     if claim.settings.get("sampling") == "shuffle":
-        reasons.append("networks have no shuffled batches here")
+        reasons.append("networks have Poisson batches here, not shuffled ones")
     reasons += claims.tried(claim)
-    minutes = jobs[0].here and claim.metric not in SPREAD
-    return (NOT_RUN if minutes else ACCELERATOR), "; ".join(reasons)
+    here = jobs[0].here and claim.metric not in SPREAD
+    return NOT_RUN if here else ACCELERATOR, "; ".join(reasons)
 
 
 def measured_here(claim: Claim) -> bool:
@@ -156,8 +156,7 @@ def hours(claim: Claim) -> str:
 
     job, rate = jobs_of(claim)[0], claim.needs["rate"]
     if job.trains:
-        facts = training.facts_of(job)
-        count = training.views(tuple(training.arguments(job)), facts.n_rows)
+        count = training.views(job)
     else:
         count = sum(claims.data(claim.dataset)[k] for k in ("train_rows", "test_rows"))
     count *= SEARCHED if claim.metric in SPREAD else 1

@@ -121,9 +121,9 @@ def table() -> str:
     for claim in chosen():
         exact = exact_epsilon(claim, stored)
         ours = auto_rows(claim)
-        spent = f"{float(claim.epsilon):g}" + (
-            f" ({exact:.3g})" if exact is not None else ""
-        )
+        spent = f"{float(claim.epsilon):g}"
+        if exact is not None:
+            spent += f" ({exact:.3g})"
         line = [
             DATA[claim.dataset],
             f"{claim.paper}: {claim.method}",

@@ -87,6 +87,11 @@ def parsed(arguments: list[str]) -> FinetuneOptions:
         return options_of_training(context.params | {"processes": None})
 
 
+@cache
+def _parsed(*arguments: str) -> FinetuneOptions:
+    return parsed([*arguments])
+
+
 def planned(job: Job, calibrate: bool = True) -> None:
     """Plan a job's training, without any data.
 
@@ -103,10 +108,10 @@ def planned(job: Job, calibrate: bool = True) -> None:
         make_training(settings, target, facts, network)
 
 
-@cache
-def views(arguments: tuple[str, ...], n_rows: int) -> float:
+def views(job: Job) -> float:
     """Return the number of views of an image that a training processes."""
-    s = parsed(list(arguments)).settings.resolved(n_rows)
+    n_rows = facts_of(job).n_rows
+    s = _parsed(*arguments(job)).settings.resolved(n_rows)
     return (s.batch_size or n_rows) * (s.steps or 1) * max(1, s.views)
 
 

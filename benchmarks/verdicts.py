@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from benchmarks import arithmetic, claims
+from benchmarks import arithmetic, claims, training
 from benchmarks.claims import Claim
 from benchmarks.jobs import (
     ACCELERATOR,
@@ -210,11 +210,9 @@ def states(selector: str, by_key: dict[str, list[Row]]) -> str:
     parts = []
     for (verdict, why, how), found in groups.items():
         ids = ", ".join(f"{c.id} {claimed(c)} ({_name_of(c)})" for c in found)
-        parts.append(
-            "\n".join(filter(None, [f"{verdict}: {why}", how, ids])).replace(" (—)", "")
-            + "\n"
-        )
-    return "\n".join(parts)
+        lines = [f"{verdict}: {why}", how, ids.replace(" (—)", "")]
+        parts.append("\n".join(filter(None, lines)))
+    return "\n\n".join(parts) + "\n"
 
 
 def _minutes(claim: Claim, by_key: dict[str, list[Row]]) -> str:
@@ -224,9 +222,15 @@ def _minutes(claim: Claim, by_key: dict[str, list[Row]]) -> str:
     if rows:
         seconds = sum(row["seconds"] for row in rows)
         return f"stored (fits: {len(rows)}, minutes: {max(1, round(seconds / 60))})"
-    return "runnable here" + (
-        "; a network takes about 20 minutes" if jobs[0].trains else ""
-    )
+    return _takes(claim, jobs[0])
+
+
+def _takes(claim: Claim, job: Job) -> str:
+    """Return that a job runs here, and a network's minutes by its measured speed."""
+    if not job.trains:
+        return "runnable here"
+    minutes = training.views(job) / claim.needs["here"] / 60
+    return f"runnable here; a network takes {minutes:.0f} minutes of one core"
 
 
 def compared(
@@ -344,7 +348,8 @@ def _lines(
             cells = [_name_of(claim), claim.epsilon.replace("inf", "∞"), claimed(claim)]
             values = _percents(rows)
             if not values:
-                lines.append([*cells, "—", job.label, "—", "—", NOT_RUN])
+                how = f"{job.label}; {_takes(claim, job)}"
+                lines.append([*cells, "—", how, "—", "—", NOT_RUN])
                 continue
             profile = rows[0].get("profiles", {}).get(f"paper:{claim.paper.lower()}")
             exact = rows[0].get("exact_epsilon", float("inf"))
