@@ -4,7 +4,7 @@ Each data set has one ledger file, named by its random public id. The image inde
 private, so no count from it may reach a report.
 """
 
-import fcntl
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from dphead_extract.errors import FormatError
+from dphead_extract.features.disk import lock
 from dphead_extract.features.format import FeaturesFile
-from dphead_extract.index import ImageIndex, Overlap
+from dphead_extract.index import FOREIGN, ImageIndex, NotWritable, Overlap
 from dphead_extract.people import (
     People,
     groups_digests,
@@ -34,7 +34,7 @@ from dphead.analysis.ledger_place import (
 )
 from dphead.analysis.records import FinishedRun, read_run
 from dphead.fit.team_images import TeamImages, TeamPeople
-from dphead.privacy.atomic_write import ForeignFile, open_own
+from dphead.privacy.atomic_write import ForeignFile, make_folder, open_own, sync
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.groups import Groups
 from dphead.privacy.ledger.moving import counted_data_sets, move
@@ -510,13 +510,13 @@ def _check_people(
 @contextmanager
 def _held_people(index: ImageIndex) -> Iterator[Callable[[], object]]:
     """Let no process declare people, and yield a check that the lock is held."""
-    with ExitStack() as lock:
+    with ExitStack() as held_lock:
         url = team_url()
         if url is not None:
-            yield lock.enter_context(held(url, TeamPeople.lock))
+            yield held_lock.enter_context(held(url, TeamPeople.lock))
             return
-        with suppress(FormatError):  # nobody can declare people in a read-only home
-            lock.enter_context(index.locked())
+        with suppress(NotWritable):  # nobody can declare people in a read-only home
+            held_lock.enter_context(index.locked())
         yield bool
 
 
@@ -546,31 +546,35 @@ def holding(ledger: Ledger, sure: Callable[[], object] = bool) -> Iterator[None]
 @contextmanager
 def _held_home() -> Iterator[None]:
     """Hold the lock of DPHEAD_HOME, if the file system has locks."""
-    lock = None
-    with _writable():
-        folder = ledger_home() / "ledgers"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = open_own(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
+    with ExitStack() as opened:
+        with _writable():
+            folder = ledger_home() / "ledgers"
+            make_folder(folder)
+            file = open_own(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            opened.callback(os.close, file)
+            lock(file)
         yield
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 @contextmanager
 def _writable() -> Iterator[None]:
-    """Ignore errors of a home that is not writable, but not `ForeignFile`.
+    """Ignore errors that say that the home is read-only, or another user's.
 
-    Whoever put a link in a file's place could otherwise switch off a lock or a note.
+    Raises LedgerError for another error, such as a full disk: without its lock or its
+    note, a later budget would not count the fit. A link in the place of a file is
+    `ForeignFile`.
     """
     try:
         yield
     except ForeignFile:
         raise
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno not in FOREIGN:
+            raise LedgerError(
+                f"The ledgers of {ledger_home()} cannot be locked or listed "
+                f"({error.strerror or error}). Nothing was charged or set. Mend this, "
+                "such as by freeing some space, then run this command again."
+            ) from error
 
 
 @contextmanager
@@ -764,22 +768,30 @@ def noted_ledgers(dataset_id: str) -> list[str]:
 
 
 def note_ledger(path: str, dataset_id: str) -> None:
-    """Note in DPHEAD_HOME that a data set has a non-default ledger.
+    """Note in DPHEAD_HOME, durably, that a data set has a non-default ledger.
 
-    If DPHEAD_HOME is not writable, this function does nothing.
+    If DPHEAD_HOME is read-only or another user's, this function does nothing. Raises
+    LedgerError if it cannot be written for another reason.
     """
     if not has_home():
         return
     own = os.path.realpath(default_ledger_path(dataset_id))
     # note the file: a link to it may be removed first
     name = path if is_on_server(path) else os.path.realpath(path)
-    if path == IN_MEMORY or name in (own, *noted_ledgers(dataset_id)):
+    if path == IN_MEMORY or name == own:
         return
-    with _writable():
+    known = name in noted_ledgers(dataset_id)
+    data = b"" if known else f"{json.dumps(name)}\n".encode()
+    with _writable(), ExitStack() as opened:
         notes = notes_path(dataset_id)
-        notes.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(notes.parent)
         file = open_own(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        opened.callback(os.close, file)
         # one write for the whole line, so that two processes cannot mix their lines
-        os.write(file, f"{json.dumps(name)}\n".encode())
+        written = os.write(file, data)
+        if written < len(data):  # a part of a line would be a damaged file
+            os.ftruncate(file, os.fstat(file).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        # also the line of a process that died before this
         os.fsync(file)
-        os.close(file)
+        sync(notes.parent)

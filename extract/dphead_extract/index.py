@@ -7,7 +7,7 @@ two homes cannot be compared.
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import hashlib
 import os
 import secrets
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.disk import open_own, write_private
+from dphead_extract.features.disk import lock, open_own, write_private
 from dphead_extract.features.rows import check_dataset_id
 
 _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
@@ -37,6 +37,14 @@ _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 # hold _NOTABLE of either. Smaller shares occur by accident: CIFAR-10 holds a few images
 # twice. Choices, not measured.
 _SAME, _NOTABLE = 1 / 2, 1 / 20
+
+
+# errors of a home that is read-only, or another user's
+FOREIGN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class NotWritable(FormatError):
+    """Report a folder of an index that is read-only, or another user's."""
 
 
 @dataclass(frozen=True)
@@ -446,13 +454,12 @@ class ImageIndex:
         On a file system without locks, several processes can change it at once.
         """
         _make_private(self.folder)
-        lock = open_own(self.folder / "lock")
+        file = open_own(self.folder / "lock")
         try:
-            with suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            lock(file)
             yield
         finally:
-            os.close(lock)
+            os.close(file)
 
 
 def data_sets(entries: Iterable[str]) -> list[str]:
@@ -524,16 +531,19 @@ def recognized(overlaps: list[Overlap], begun: str | None = None) -> str | None:
 def _make_private(folder: Path) -> None:
     """Make the folder of the index, which only its owner can read.
 
-    Raises FormatError if the folder cannot be written. Images that were seen before
-    would otherwise count as new, with a new ledger.
+    Raises NotWritable if the folder is read-only or another user's. Images that were
+    seen before would otherwise count as new, with a new ledger.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         writable = os.access(folder, os.W_OK)
-    except OSError:
+    except OSError as error:
+        # no folder can be made beside or below a file: nobody has this index
+        if error.errno not in (*FOREIGN, errno.EEXIST, errno.ENOTDIR):
+            raise
         writable = False
     if not writable:
-        raise FormatError(
+        raise NotWritable(
             f"The folder {str(folder)!r} of the image index is not writable. Set "
             "DPHEAD_HOME to a folder of your own."
         )

@@ -1,8 +1,13 @@
 """The index of images: what it knows again, what it keeps to itself, and its faults."""
 
+import errno
+import fcntl
 import hashlib
 import multiprocessing
+import os
 import stat
+from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,6 +186,35 @@ def test_a_damaged_index_is_refused(index, change):
         key.write_bytes(b"")
     with pytest.raises(FormatError, match=r"image index .*backup"):
         ImageIndex(index.folder).overlaps(np.arange(3, dtype=np.uint64))
+
+
+@pytest.mark.parametrize(
+    "number, passed", [(errno.ENOLCK, True), (errno.ENOSYS, True), (errno.EIO, False)]
+)
+def test_only_a_file_system_without_locks_goes_without_them(
+    tmp_path, monkeypatch, number, passed
+):
+    """Two commands would give the same images two data sets, or lose some of them."""
+
+    def none(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    outcome = nullcontext() if passed else pytest.raises(OSError, match="error")
+    with outcome, ImageIndex(tmp_path).locked():
+        assert passed
+
+
+def test_a_full_disk_is_no_home_of_another_user(tmp_path, monkeypatch):
+    """A charge goes on without the lock of people only if nobody can declare any."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(Exception) as found, ImageIndex(tmp_path).locked():
+        pass
+    assert "No space left" in str(found.value)
 
 
 def test_an_index_that_cannot_be_written_is_refused_in_one_line(tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 import tempfile
@@ -10,6 +12,21 @@ from pathlib import Path
 
 from dphead_extract.errors import ExtractError
 from dphead_extract.safe_text import read_csv, write_csv
+
+# errors of a file system without locks
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def lock(descriptor: int, wait: bool = True) -> None:
+    """Lock an open file for this process, unless its file system has no locks.
+
+    Without `wait`, raises BlockingIOError if another process holds the lock.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 def sync_path(path: Path) -> None:

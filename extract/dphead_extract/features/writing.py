@@ -10,7 +10,6 @@ itself was forced to the disk.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -25,7 +24,7 @@ import h5py
 import numpy as np
 
 from dphead_extract.errors import FormatError, ResumableError
-from dphead_extract.features.disk import open_own, sync_path
+from dphead_extract.features.disk import lock, open_own, sync_path
 from dphead_extract.features.reading import (
     SCHEMA_VERSION,
     FeaturesFile,
@@ -133,11 +132,9 @@ class FeaturesWriter:
         file = open(opened, "r+b", buffering=0)  # noqa: SIM115 - until `close`
         free = True
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(opened, wait=False)
         except BlockingIOError:
             free = False
-        except OSError:
-            pass
         ours = False
         # the file was renamed or removed before it was locked
         with suppress(FileNotFoundError):

@@ -152,7 +152,7 @@ def test_nothing_is_written_before_the_lock(tmp_path, monkeypatch):
     def busy(*_):
         raise BlockingIOError
 
-    monkeypatch.setattr("dphead_extract.features.writing.fcntl.flock", busy)
+    monkeypatch.setattr("dphead_extract.features.disk.fcntl.flock", busy)
     with pytest.raises(FormatError, match="Another process is writing"):
         FeaturesWriter(tmp_path / "a.h5", header())
     assert (tmp_path / "a.h5.part").stat().st_size == 0
@@ -165,7 +165,7 @@ def test_a_file_that_was_finished_before_the_lock_stays(tmp_path, monkeypatch):
     def late(*_):
         other.rename(path)
 
-    monkeypatch.setattr("dphead_extract.features.writing.fcntl.flock", late)
+    monkeypatch.setattr("dphead_extract.features.disk.fcntl.flock", late)
     with pytest.raises(FormatError, match="Another process is writing"):
         FeaturesWriter(path, header())
     assert list(tmp_path.iterdir()) == [path]
