@@ -6,7 +6,6 @@ header of a file, or the user, names the columns. No row may decide the columns.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -118,6 +117,9 @@ def _dataset(
     image = declared.columns.image or "image"
     first, root = tables[0], path if path.is_dir() else path.parent
     roles = declared.columns.roles(first.schema.names, first.path)
+    for table in tables:
+        # labels are positions in the classes, which all files have in one order
+        table.name_items(name for role, name in roles.items() if role != "label")
     for role, name in roles.items():
         check_role(role, first.schema.field(name).type, first.path)
     said = _facts(first, image, roles)
@@ -173,6 +175,7 @@ def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
             f"The column {unknown[0]!r} of {str(path)!r} has no role. Type --columns "
             "path=NAME,label=NAME,group=NAME with the names of your columns."
         )
+    table.name_items(name for role, name in roles.items() if role != "label")
     if not is_text(table.schema.field(image).type):
         raise ExtractError(
             f"The column {image!r} of {str(path)!r} must hold paths as text. Type "
@@ -216,13 +219,7 @@ def _facts(table: TableFile, image: str, roles: dict[str, str]) -> list[Any]:
     names, schema = [image, *roles.values()], table.schema
     check_columns(names, schema.names, table.path)
     types: list[Any] = [schema.field(name).type for name in names]
-    try:
-        info = json.loads((schema.metadata or {})[b"huggingface"])["info"]
-        said = info["features"][roles.get("label")]["names"]
-    except (KeyError, TypeError, ValueError, RecursionError):
-        said = None
-    is_list = isinstance(said, list) and all(isinstance(name, str) for name in said)
-    return [*types, said if is_list else None]
+    return [*types, table.class_names(roles.get("label"))]
 
 
 def _agreed(classes: Classes, said: list[str] | None) -> Classes:

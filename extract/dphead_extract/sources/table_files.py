@@ -7,8 +7,9 @@ may decide how other values are read.
 from __future__ import annotations
 
 import csv
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class TableFile:
 
     def __init__(self, path: Path, encoding: str = "utf-8") -> None:
         self.path, self.encoding, self.separator = path, encoding, ""
+        self._named: dict[str, list[str]] = {}
         suffix = path.suffix.lower()
         with self._readable():
             if suffix in _SEPARATORS:
@@ -65,6 +67,31 @@ class TableFile:
             else:
                 self.schema = parquet.read_schema(path)
         check_columns([], self.schema.names, path)
+
+    def class_names(self, column: str | None) -> list[str] | None:
+        """Return the names of a Hugging Face column of class labels, or None.
+
+        The column's numbers are positions in this list.
+        """
+        try:
+            info = json.loads((self.schema.metadata or {})[b"huggingface"])["info"]
+            said = info["features"][column]["names"]
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return None
+        is_list = isinstance(said, list) and all(isinstance(name, str) for name in said)
+        return said if is_list else None
+
+    def name_items(self, columns: Iterable[str]) -> None:
+        """Read columns of class labels as their names from now on.
+
+        A position means another item under another list of names, such as that of next
+        year's file.
+        """
+        for column in columns:
+            place, names = self.schema.get_field_index(column), self.class_names(column)
+            if names and place >= 0 and not is_text(self.schema.field(place).type):
+                self._named[column] = names
+                self.schema = self.schema.set(place, pa.field(column, pa.string()))
 
     @property
     def n_rows(self) -> int:
@@ -97,12 +124,29 @@ class TableFile:
         with self._readable():
             for batch in self._batches(names, rows):
                 table = pa.Table.from_batches([batch]).select(list(names))
+                for place, name in enumerate(names):
+                    if name in self._named:
+                        table = table.set_column(place, name, self._items(table, name))
                 table = pa.concat_tables([*held, table])
                 while table.num_rows >= rows:
                     yield table.slice(0, rows)
                     table = table.slice(rows)
                 held = [table] if table.num_rows else []
             yield from held
+
+    def _items(self, table: pa.Table, column: str) -> pa.ChunkedArray:
+        """Return the names of the positions in a column; null for -1 or null."""
+        names = self._named[column]
+        places = table.column(column).cast(pa.int64())
+        places = _pc.if_else(_pc.equal(places, -1), None, places)
+        wrong = _pc.or_(_pc.less(places, 0), _pc.greater_equal(places, len(names)))
+        if _pc.any(wrong).as_py():
+            raise ExtractError(
+                f"The column {column!r} of {str(self.path)!r} has numbers beyond its "
+                f"{len(names)} names. Write the names as text: "
+                f"dataset.cast_column({column!r}, Value('string'))."
+            )
+        return _pc.take(pa.array(names, pa.string()), places)
 
     def broken(self, line: int | None) -> ExtractError:
         """Return the error for a line of a CSV, counted from 1 without empty lines.
@@ -179,7 +223,11 @@ class TableFile:
         if self.separator:
             yield from self._delimited()
             return
-        texts = [name for name in names if is_text(self.schema.field(name).type)]
+        texts = [
+            name
+            for name in names
+            if is_text(self.schema.field(name).type) and name not in self._named
+        ]
         with parquet.ParquetFile(self.path, read_dictionary=texts) as file:
             yield from file.iter_batches(batch_size=rows, columns=list(names))
 

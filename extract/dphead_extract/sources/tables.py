@@ -161,6 +161,8 @@ def open_embeddings(
     file = _Arrays(path, columns) if of_arrays else TableFile(path, columns.encoding)
     names = file.schema.names
     roles = columns.roles(names, path)
+    if isinstance(file, TableFile):
+        file.name_items(name for role, name in roles.items() if role != "label")
     for role, name in roles.items():
         check_role(role, file.schema.field(name).type, path)
     if schema is not None:
