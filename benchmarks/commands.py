@@ -70,12 +70,12 @@ def list_claims(selectors: tuple[str, ...]) -> None:
     CLAIM: PAPER, PAPER-TABLE, PAPER-TABLE-DATASET or PAPER-TABLE-DATASET-EPSILON, such
     as FC23-3 or TB21-1-mnist-2.93. The default is all claims.
     """
-    from benchmarks import runner, verdicts
+    from benchmarks import jobs, runner, verdicts
     from benchmarks.claims import PAPERS
 
     by_key = verdicts.by_key_of(runner.stored())
     for selector in selectors or PAPERS:
-        click.echo(verdicts.states(selector, by_key))
+        click.echo(f"{verdicts.states(jobs.selected(selector), by_key)}\n")
 
 
 @main.command()

@@ -194,12 +194,13 @@ def reproduce(
         found = list({c.row + c.column: c for c, _ in pairs if c}.values())
     rows = stored(new)
     by_key = verdicts.by_key_of(rows)
-    told = verdicts.told(found, by_key, file is not None)
-    # what cannot run here has a reason and a command
-    parts = [told] if told or not found else [verdicts.states(selector, by_key)]
+    parts = [verdicts.told(found, by_key, file is not None)]
     if again:
         parts.append(verdicts.compared(pairs, stored(out), rows))
     parts += verdicts.about_small(found)
+    if not file:
+        # what cannot run here has a reason and a command
+        parts.append(verdicts.states(verdicts.unmeasured(found), by_key))
     for paper, name in dict.fromkeys((c.paper, c.table) for c in found):
         parts += verdicts.notes(paper, name)
     return "\n\n".join(filter(None, parts))

@@ -27,7 +27,6 @@ from benchmarks.jobs import (
     measured_here,
     own_de22,
     run_here,
-    selected,
     small,
     standing,
 )
@@ -151,7 +150,7 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
             blocks += [OWN_DE22, own_table(own_de22(), by_key)]
         if blocks := blocks + notes(paper, name):
             parts.append(title + "\n\n".join(blocks) + "\n")
-        if left := [c for c in found if standing(c)[0] not in ("", ARITHMETIC)]:
+        if left := unmeasured(found):
             folded.append(f"{title}{left_table(left)}\n")
             count += len(left)
     parts.append(
@@ -199,20 +198,25 @@ def told(found: list[Claim], by_key: dict[str, list[Row]], given: bool = False) 
     return table((*HEADER[:5], HEADER[-1]), lines) if lines else ""
 
 
-def states(selector: str, by_key: dict[str, list[Row]]) -> str:
-    """List a selector's claims: id, row, paper's number, state and commands."""
+def unmeasured(found: Iterable[Claim]) -> list[Claim]:
+    """Return the claims that no run here and no formula gives."""
+    return [c for c in found if standing(c)[0] not in ("", ARITHMETIC)]
+
+
+def states(found: Iterable[Claim], by_key: dict[str, list[Row]]) -> str:
+    """List claims: id, row, paper's number, state and commands."""
     groups = defaultdict(list)
-    for claim in selected(selector):
+    for claim in found:
         verdict, why = standing(claim)
         if not verdict:
             verdict, why = outcome(claim, by_key)[0], _minutes(claim, by_key)
         groups[verdict, why, shown(claim)].append(claim)
     parts = []
-    for (verdict, why, how), found in groups.items():
-        ids = ", ".join(f"{c.id} {claimed(c)} ({_name_of(c)})" for c in found)
+    for (verdict, why, how), group in groups.items():
+        ids = ", ".join(f"{c.id} {claimed(c)} ({_name_of(c)})" for c in group)
         lines = [f"{verdict}: {why}", how, ids.replace(" (—)", "")]
         parts.append("\n".join(filter(None, lines)))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
 def _minutes(claim: Claim, by_key: dict[str, list[Row]]) -> str:
@@ -286,8 +290,7 @@ def summary(rows: Iterable[Row], by_table: bool = True) -> str:
     by_key = by_key_of(rows)
     lines = []
     for paper in claims.PAPERS:
-        tables = _tables(paper)
-        groups = {f"{paper}, Table {name}": found for name, found in tables.items()}
+        groups = {f"{paper}, Table {name}": c for name, c in _tables(paper).items()}
         if not by_table:
             groups = {paper: claims.load(paper)}
         for name, found in groups.items():
@@ -425,16 +428,13 @@ def _spread_line(
     claim: Claim, jobs: list[Job], by_key: dict[str, list[Row]]
 ) -> list[str]:
     """A statistic over the configurations of a search, one draw each."""
-    values = [
-        100 * by_key[job.key][0]["accuracy"] for job in jobs if by_key.get(job.key)
-    ]
+    every = [by_key[job.key][0] for job in jobs if by_key.get(job.key)]
     cells = [f"{claim.dataset}, {claim.metric}", claim.epsilon, claim.value]
-    if len(values) < len(jobs):
-        cells += [f"{len(values)} of {len(jobs)} run", "", "—", "—", NOT_RUN]
+    if len(every) < len(jobs):
+        cells += [f"{len(every)} of {len(jobs)} run", "", "—", "—", NOT_RUN]
     else:
-        found = SPREAD[claim.metric](values)
+        found = SPREAD[claim.metric](_percents(every))
         how = f"{len(jobs)} of 360 configurations, fixed beforehand; {PAPER} accounting"
-        every = [by_key[job.key][0] for job in jobs]
         exact = max(row["exact_epsilon"] for row in every)
         paper = f"paper:{claim.paper.lower()}"
         profile = max(row["profiles"][paper] for row in every)

@@ -146,7 +146,7 @@ def test_tables_show_the_commands_of_today():
 
 def test_a_search_by_networks_needs_an_accelerator_and_names_its_statistic():
     """One configuration takes minutes here, 360 of them do not."""
-    listed = verdicts.states("TB21-3-mnist", {})
+    listed = verdicts.states(jobs.selected("TB21-3-mnist"), {})
     (spread,) = (text for text in listed.split("\n\n") if "86.1" in text)
     assert spread.startswith("needs an accelerator") and "86.1 (CNN min)" in spread
     (best,) = (text for text in listed.split("\n\n") if "98.2 (CNN max)" in text)
