@@ -103,10 +103,10 @@ class FeaturesRows:
         labels = file.labels[self._slots] if label_sets is None else label_sets
         self.has_sets = label_sets is not None
         check_one_each(labels, self.n_rows)
+        check_groups(file, group_cap)
         self._y = held_labels(labels)
         self.valid = file.valid[self._slots]
         self._y[~self.valid] = -1
-        check_groups(file, group_cap)
         groups = None if file.group is None else file.group[self._slots]
         self.within = within_group_cap(groups, group_cap, self._y.shape[:1])
         cap = groups, group_cap, group_mean
@@ -222,8 +222,9 @@ class FeaturesRows:
 
     def _load(self, memory: int) -> None:
         if self.n_rows * self.n_features * 4 <= memory:
+            x = self._counted_rows()
             # no cap is needed: labels of rows beyond it are -1 already
-            self._loaded = ArrayRows(self._counted_rows(), self._y)
+            self._loaded = ArrayRows(x, self._y)
 
     def _counted_rows(self) -> np.ndarray:
         """Return the features for training: rows, or means of groups in their slots."""

@@ -68,13 +68,12 @@ from dphead.fit.report import NOT_TESTED
 from dphead.fit.run_folder import (
     CHECKPOINT,
     charge,
-    check_delta,
     check_folder,
     locked,
     noted,
     write_report,
 )
-from dphead.planning.plan import make_plan, public_facts
+from dphead.planning.plan import check_delta, make_plan, public_facts
 from dphead.privacy.atomic_write import write_atomically
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.noise import NoiseSource
@@ -293,7 +292,7 @@ class PrivateTraining:
         )
         target = options.target("auto", *((1, True) if cap else ()))
         plan = make_plan(solver, facts, **vars(target))
-        large = check_delta(options, plan, facts)
+        large = check_delta(plan, facts, options.allow_large_delta)
         source = source_of_given(spec, names, grouped=cap is not None)
         about = About(
             source=source,

@@ -42,7 +42,6 @@ from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
     beside_others,
     charge,
-    check_delta,
     check_folder,
     interrupted,
     locked,
@@ -52,6 +51,7 @@ from dphead.fit.run_folder import (
 from dphead.planning.plan import (
     FitPlan,
     Target,
+    check_delta,
     check_unit,
     make_plan,
     public_facts,
@@ -139,7 +139,7 @@ def finetune(
         # before the sums, whose checks take up to a minute
         target = options.target("auto", *options.groups)
         solver, plan, found = make_training(options.settings, target, facts, network)
-        warnings = [*check_delta(options, plan, facts), *ungrouped]
+        warnings = [*check_delta(plan, facts, options.allow_large_delta), *ungrouped]
         place = "that a gradient does not depend on an image's position"
         tell(f"checking, before the charge, {place}")
         sums = _sums(options, network, facts, hosts)

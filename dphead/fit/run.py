@@ -37,7 +37,6 @@ from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
     beside_others,
     charge,
-    check_delta,
     check_folder,
     locked,
     try_plans,
@@ -45,7 +44,13 @@ from dphead.fit.run_folder import (
     write_report,
 )
 from dphead.planning.methods import make_method
-from dphead.planning.plan import FitPlan, check_unit, make_plan, public_facts
+from dphead.planning.plan import (
+    FitPlan,
+    check_delta,
+    check_unit,
+    make_plan,
+    public_facts,
+)
 from dphead.privacy.ledger import Tried
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers.head import LinearHead
@@ -195,8 +200,8 @@ def _plan_head(
 
     Raises ValueError if the options do not match the file.
     """
-    source = source_of(file, class_names(file, options.classes))
     check_selection(file, options.relation, options.group_cap)
+    source = source_of(file, class_names(file, options.classes))
     ungrouped = check_unit(
         source.grouped,
         options.protect,
@@ -218,6 +223,7 @@ def _plan_head(
     solver = method.solver if chosen is None else chosen.solver(method.solver)
     target = options.target(method.accountant, *caps)
     plan = make_plan(solver, facts, **vars(target))
+    large = check_delta(plan, facts, options.allow_large_delta)
     about = About(
         source=source,
         name=options.method,
@@ -229,7 +235,7 @@ def _plan_head(
         rows=file.config_hash + (f" {chosen.made_of}" if chosen else ""),
         axes=chosen and chosen.described,
         doubt=chosen.doubt if chosen else "",
-        warnings=(*check_delta(options, plan, facts), *ungrouped),
+        warnings=(*large, *ungrouped),
     )
     return plan, about
 

@@ -29,31 +29,17 @@ from dphead.fit.ledgers import (
 )
 from dphead.fit.options import RunOptions
 from dphead.fit.provenance import commit
-from dphead.planning.plan import Plan, large_delta
+from dphead.planning.plan import Plan
 from dphead.privacy.atomic_write import lock_file, sync, write_text
 from dphead.privacy.ledger import Ledger, LedgerError, Tried, new_fit_id
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.schema import LostAnswer
 from dphead.privacy.rounding import declared_at
-from dphead.solvers.base import ProblemInfo
 
 # of the names of a run's files, while they are written too
 _ENDINGS = {".html", ".json", ".npy", ".npz", ".part", ".safetensors", ".toml"}
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
 _SLACK_DISK = 64 << 20  # bytes needed besides the stored releases; chosen
-
-
-def check_delta(options: RunOptions, plan: Plan, facts: ProblemInfo) -> list[str]:
-    """Return a warning for a delta at or above 1/n that the options confirm.
-
-    Raises ValueError if the options do not confirm this delta.
-    """
-    text = large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap)
-    if text is not None and not options.allow_large_delta:
-        raise ValueError(
-            f"{text} Use a smaller delta, or confirm with --allow-large-delta."
-        )
-    return [text] if text else []
 
 
 def beside_others(
@@ -385,7 +371,7 @@ def write_report(
     config: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Write run.toml, ledger.json, report.html and report.json, each durably.
+    """Write run.toml, report.html, ledger.json and report.json, each durably.
 
     The report is written last, so a folder with a report is complete. Then the stored
     releases are removed.
@@ -444,8 +430,8 @@ def write_report(
     }
     if config is not None:
         write_text(out / "run.toml", config)
-    write_json(out / "ledger.json", {"fits": result.ledger.fits()})
     write_text(out / "report.html", page(report))
+    write_json(out / "ledger.json", {"fits": result.ledger.fits()})
     write_json(out / "report.json", report)
     _tidy(out)
     return report

@@ -346,6 +346,19 @@ def large_delta(
     return f"delta must be below {bound}, got delta={as_declared(delta)}."
 
 
+def check_delta(plan: Plan, facts: ProblemInfo, confirmed: bool) -> list[str]:
+    """Return a warning for a delta at or above 1/n that the user confirmed.
+
+    Raises ValueError if the user did not confirm this delta.
+    """
+    text = large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap)
+    if text is not None and not confirmed:
+        raise ValueError(
+            f"{text} Use a smaller delta, or confirm with --allow-large-delta."
+        )
+    return [text] if text else []
+
+
 def check_unit(
     grouped: bool,
     protect: str | None,

@@ -254,8 +254,8 @@ def test_records_are_on_the_disk_before_stored_releases_go(features, run, monkey
     spy(os, "replace", lambda _, path: Path(path).name)
     spy(run_folder.shutil, "rmtree", lambda path: Path(path).name)
     fit(features, run)
-    records = ["head.safetensors", "head.json", "run.toml", "ledger.json"]
-    records += ["report.html", "report.json"]
+    records = ["head.safetensors", "head.json", "run.toml", "report.html"]
+    records += ["ledger.json", "report.json"]
     wanted = [part for name in records for part in ("sync", name, "sync")]
     first = seen.index("head.safetensors") - 1
     assert seen[first : seen.index("releases", first) + 1] == [*wanted, "releases"]
