@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dphead_extract.errors import ExtractError
+from dphead_extract.features.format import open_features
 from dphead_extract.features.rows import group_ids
+from dphead_extract.importing import ImportOptions, import_features
 from dphead_extract.sources.classes import Classes
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
@@ -204,3 +206,80 @@ def test_a_table_of_other_columns_says_what_to_type(tmp_path, header, columns, s
     (tmp_path / "u.csv").write_text(f"{header}\n")
     with pytest.raises(ExtractError, match=r"needs one table in .*t\.csv, u\.csv"):
         open_source(tmp_path, columns=Columns(path="path"))
+
+
+def labeled(path, names, patients, **columns):
+    """A Parquet file whose patients and splits are positions in lists of names."""
+    splits = ["test", "train"]
+    named = {"patient": names, "part": splits, "label": NAMES}
+    kinds = {k: {"names": v, "_type": "ClassLabel"} for k, v in named.items()}
+    made = pa.table(
+        {
+            **columns,
+            "label": [0] * len(patients),
+            "patient": [p if p is None else names.index(p) for p in patients],
+            "part": [splits.index("train")] * len(patients),
+        }
+    )
+    meta = {"huggingface": json.dumps({"info": {"features": kinds}})}
+    parquet.write_table(made.replace_schema_metadata(meta), path)
+
+
+def groups_of_images(folder, files):
+    for name, (names, patients) in files.items():
+        images = [{"bytes": png(len(name)), "path": None}] * len(patients)
+        labeled(folder / f"{name}.parquet", names, patients, image=images)
+    columns = Columns(group="patient", split="part")
+    return open_source(folder, Classes(NAMES), "train", columns=columns).group
+
+
+def groups_of_paths(folder, files):
+    (folder / "a.png").write_bytes(png(0))
+    columns, found = Columns(path="file", group="patient", split="part"), []
+    for name, (names, patients) in files.items():
+        path = folder / f"{name}.parquet"
+        labeled(path, names, patients, file=["a.png"] * len(patients))
+        source = open_source(path, Classes(["0"]), "train", columns=columns)
+        found.append(source.group)
+    return np.concatenate(found)
+
+
+def groups_of_embeddings(folder, files):
+    columns, found = Columns(("x",), group="patient", split="part", label="label"), []
+    for name, (names, patients) in files.items():
+        path = folder / f"{name}.parquet"
+        labeled(path, names, patients, x=np.arange(len(patients)))
+        options = ImportOptions(path, path.with_suffix(".h5"), columns, Classes(["0"]))
+        import_features(options)
+        with open_features(options.output) as file:
+            assert {file.split_names[code] for code in file.split} == {"train"}
+            found.append(file.group)
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize(
+    "groups", [groups_of_images, groups_of_paths, groups_of_embeddings]
+)
+def test_groups_of_class_labels_are_their_names(tmp_path, groups):
+    """A position is another person in a file with another list of names."""
+    files = {
+        "2024": (["P-1", "P-2", "P-3"], ["P-1", "P-2", "P-3"]),
+        "2025": (["P-3", "P-4"], ["P-3", "P-3", None, "P-4"]),
+    }
+    found = groups(tmp_path, files)
+    wanted = [name for _, patients in files.values() for name in patients]
+    assert found.tolist() == group_ids(wanted, 7).tolist()
+
+
+@pytest.mark.parametrize("position", [-2, 3])
+def test_a_position_without_a_name_is_refused(tmp_path, position):
+    path = tmp_path / "t.parquet"
+    labeled(path, ["P-1", "P-2", "P-3"], ["P-1"], x=[0.0])
+    table = parquet.read_table(path)
+    place = table.schema.get_field_index("patient")
+    parquet.write_table(table.set_column(place, "patient", [[position]]), path)
+    columns = Columns(("x",), group="patient")
+    options = ImportOptions(path, tmp_path / "t.h5", columns)
+    options.classes = Classes(ignore_labels=True)
+    with pytest.raises(ExtractError, match="numbers beyond its 3 names"):
+        import_features(options)
