@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from dphead.cli import values
-from dphead.cli.report import read_noted
+from dphead.cli.report import note_changes
 from dphead.cli.text import filled
 from dphead.privacy.rounding import as_declared, rounded_up
 
@@ -56,7 +56,7 @@ def export(
     named = run if run.name.strip(".") else run.resolve()
     out = out or named.with_name(f"{named.name}-{to}")
     done = write(run, to, out, weights, model)
-    read_noted(run)
+    note_changes(done.finished)
     g = done.guarantee
     click.echo(filled(f"{done.folder}: {' '.join(done.files)}"))
     click.echo(f"takes {done.takes}\n")

@@ -47,12 +47,14 @@ def report(
     from dphead.analysis.card.about import read_about
     from dphead.analysis.card.kept import ABOUT, exceeded, rendered, stated_in
     from dphead.analysis.check import DERIVED
+    from dphead.fit.ledgers import read_known
     from dphead.privacy.atomic_write import write_text
 
     if card and dpia:
         raise click.UsageError("`--card` and `--dpia` exclude each other. Remove one.")
     name = "README.md" if card else "dpia.html" if dpia else "report.html"
-    finished = read_noted(run)
+    finished = read_known(run)
+    note_changes(finished)
     folder = run if run.is_dir() else run.absolute().parent
     kept = folder / ABOUT
     stated = read_about(about) if about else stated_in(folder)
@@ -74,20 +76,17 @@ def report(
         click.echo("Replace each TODO. The report lacks these values.")
 
 
-def read_noted(run: Path) -> Any:
-    """Read a run, and print what its report says and a merge has ended."""
+def note_changes(finished: Any) -> None:
+    """Print what the report of a run says and a merge has ended."""
     from dphead.analysis.check import outdated, unreachable
-    from dphead.fit.ledgers import read_known
     from dphead.privacy.ledger.store import IN_MEMORY
 
-    finished = read_known(run)
     _note(outdated(finished))
     said = unreachable(finished)
     if said and finished.report["ledger"]["path"] != IN_MEMORY:
         said += ", so what was merged or fitted after this run is not known"
         todo = "Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
         say("Note", f"! {said}. {todo}", err=True)
-    return finished
 
 
 def _note(findings: Iterable[Any]) -> None:

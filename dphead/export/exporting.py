@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from dphead_extract import images
 
-from dphead.analysis.sealed import read_json, read_sealed
+from dphead.analysis.records import FinishedRun
+from dphead.analysis.sealed import read_sealed
 from dphead.export.trained import Format, Trained, guarantee_of, write_plain_json
 from dphead.export.words import example, input_in_words, readme
 from dphead.fit.head_file import open_head
+from dphead.fit.ledgers import read_known
 from dphead.privacy.atomic_write import write_folder
 
 FORMATS = {  # module:Format of heads, and of networks; imported on first use
@@ -44,6 +46,8 @@ class Exported:
         Python code that loads the export.
     guarantee : dict
         The contents of guarantee.json.
+    finished : FinishedRun
+        The run, as it was read for the export.
     not_compared : str
         Reason why the files were not compared with dphead's scores, or "".
     """
@@ -53,7 +57,8 @@ class Exported:
     takes: str
     example: str
     guarantee: dict[str, Any]
-    not_compared: str = ""
+    finished: FinishedRun
+    not_compared: str
 
 
 def export(
@@ -97,7 +102,7 @@ def export(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} exists. Choose a new or an empty folder with -o.")
     path = None if weights is None else Path(weights)
-    trained = _read(run, path, model)
+    trained, finished = _read(run, path, model)
     form = _format(to, trained.kind)
     takes = code = not_compared = ""
 
@@ -124,7 +129,7 @@ def export(
     write_folder(out, fill)
     files = sorted(path.name for path in out.iterdir())
     words = input_in_words(trained, takes)
-    return Exported(out, files, words, code, trained.guarantee, not_compared)
+    return Exported(out, files, words, code, trained.guarantee, finished, not_compared)
 
 
 def _compare(ours: np.ndarray, theirs: np.ndarray) -> None:
@@ -142,15 +147,15 @@ def _compare(ours: np.ndarray, theirs: np.ndarray) -> None:
         )
 
 
-def _read(run: Path, weights: Path | None, model: Any) -> Trained:
+def _read(run: Path, weights: Path | None, model: Any) -> tuple[Trained, FinishedRun]:
     """Return the head or the network of a run folder, with its guarantee."""
-    if not (run / "model.json").exists():
-        head, facts = open_head(run)
-        return Trained(run, head, facts, guarantee_of(run, facts), weights)
-    _, facts = read_sealed(run, "model")
-    data = read_json(run / "report.json", "report")["data"]
-    facts["extraction"] = data["extraction"]
-    return Trained(run, None, facts, guarantee_of(run, facts), weights, model)
+    network = (run / "model.json").exists()
+    head, facts = (None, read_sealed(run, "model")[1]) if network else open_head(run)
+    finished = read_known(run)
+    if network:
+        facts["extraction"] = finished.report["data"]["extraction"]
+    guarantee = guarantee_of(run, finished, facts)
+    return Trained(run, head, facts, guarantee, weights, model), finished
 
 
 def _format(to: str, kind: str) -> Format:

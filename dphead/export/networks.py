@@ -29,7 +29,6 @@ from dphead.export.trained import (
     write_plain_json,
 )
 from dphead.fit.files import backbone_options
-from dphead.privacy.loss import loss_named
 from dphead.privacy.transform import RowTransform
 
 TRIED = 4  # number of random test images; chosen
@@ -82,17 +81,7 @@ class _Classifier(Answers):
 def _torch_head(trained: Trained) -> Head:
     """Return the head as a module, in eval mode."""
     tensors = tensors_of(trained.linear)
-    axes = trained.linear.axes
-    head = Head(
-        trained.n_features,
-        len(tensors["weight"]),
-        trained.linear.transform.unit_norm,
-        "center" in tensors,
-        "scale" in tensors,
-        loss_named(trained.linear.loss).link,
-        trained.linear.feature_clip,
-        axes and axes.count,
-    )
+    head = Head(described(trained, tensors))
     state = {k: torch.from_numpy(v) for k, v in tensors.items()}
     head.load_state_dict(state, assign=True)
     return head.eval()

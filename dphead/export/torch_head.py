@@ -24,6 +24,8 @@ LINKS = ("softmax", "sigmoid")
 class Head(nn.Linear):
     """Compute scores = transform(x) @ weight.T + bias.
 
+    `facts` are those of head.json. The weights are to be loaded.
+
     A row that is not finite has no class, and its scores and probabilities are NaN. The
     transform acts on one row at a time: multiply by the axes (axes, their number),
     divide by the norm (unit_norm), subtract center, multiply by scale, and divide by
@@ -38,29 +40,20 @@ class Head(nn.Linear):
     center: Tensor | None
     scale: Tensor | None
 
-    def __init__(
-        self,
-        n_features: int,
-        n_classes: int,
-        unit_norm: bool = False,
-        center: bool = False,
-        scale: bool = False,
-        link: str = "softmax",
-        feature_clip: float | None = None,
-        axes: int | None = None,
-    ):
-        if link not in LINKS:
+    def __init__(self, facts: dict[str, Any]):
+        self.link = facts["link"]
+        if self.link not in LINKS:
             raise ValueError(
-                f"link must be one of {', '.join(LINKS)}, got {link}. Export the "
+                f"link must be one of {', '.join(LINKS)}, got {self.link}. Export the "
                 "run again with `dphead export`."
             )
-        width = axes or n_features
-        super().__init__(width, n_classes)
-        self.unit_norm, self.link = unit_norm, link
-        self.feature_clip = feature_clip
-        self.register_buffer("axes", torch.zeros(width, n_features) if axes else None)
-        self.register_buffer("center", torch.zeros(width) if center else None)
-        self.register_buffer("scale", torch.ones(width) if scale else None)
+        axes = facts["axes"] and (facts["axes"], facts["n_features"])
+        width = facts["axes"] or facts["n_features"]
+        super().__init__(width, len(facts["class_names"]))
+        self.unit_norm, self.feature_clip = facts["unit_norm"], facts["feature_clip"]
+        self.register_buffer("axes", torch.zeros(axes) if axes else None)
+        for name in ("center", "scale"):
+            self.register_buffer(name, torch.zeros(width) if facts[name] else None)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return scores (..., n_classes) of features (..., n_features).
@@ -165,7 +158,7 @@ def _or_one(size: Tensor) -> Tensor:
 def load_head(folder: str | Path) -> tuple[Head, list[str]]:
     """Return the head in eval mode, and its class names."""
     facts = _facts(folder)
-    head = _empty(facts)
+    head = Head(facts)
     # keep the file's types: float64 if float32 cannot hold the weights
     head.load_state_dict(load_file(Path(folder) / "head.safetensors"), assign=True)
     return head.eval(), facts["class_names"]
@@ -219,7 +212,7 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Callable[[Any], Tensor], 
     n_classes = len(facts["class_names"])
     arguments = made["model_args"] | {"num_classes": n_classes}
     model = timm.create_model(made["architecture"], pretrained=False, **arguments)
-    model.set_submodule(made["classifier"], _empty(facts))
+    model.set_submodule(made["classifier"], Head(facts))
     model.load_state_dict(load_file(Path(folder) / "model.safetensors"))
     library: Any = data  # timm.data lacks types
     transform = library.create_transform(**made["transform"], is_training=False)
@@ -232,10 +225,3 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Callable[[Any], Tensor], 
 
 def _facts(folder: str | Path) -> dict[str, Any]:
     return json.loads((Path(folder) / "head.json").read_text())
-
-
-def _empty(facts: dict[str, Any]) -> Head:
-    """Return a head of the right shape, without weights."""
-    names = ("n_features", "unit_norm", "center", "scale", "link", "feature_clip")
-    given = {name: facts[name] for name in (*names, "axes")}
-    return Head(n_classes=len(facts["class_names"]), **given)

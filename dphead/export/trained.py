@@ -20,8 +20,8 @@ from dphead.analysis.protected import (
     parts_of,
     public_statement,
 )
+from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import plain
-from dphead.fit.ledgers import read_known
 from dphead.fit.report import statement_of
 from dphead.privacy.loss import loss_named
 from dphead.solvers.head import LinearHead
@@ -140,18 +140,14 @@ class Format(NamedTuple):
     load: Callable[[Trained, Path], Callable[[np.ndarray], Any]]
 
 
-def guarantee_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of guarantee.json.
+def guarantee_of(
+    run: Path, finished: FinishedRun, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the contents of guarantee.json for a run and its head.json.
 
     The contents include the guarantee in the head's report, recomputed from its
     releases, and the digests of the report and the head.
-
-    Raises
-    ------
-    ValueError
-        If the report was modified.
     """
-    finished = read_known(run)
     report, ledger, stated = finished.report, finished.ledger_now, finished.report
     if any(outdated(finished)):  # the report is of the time before a merge
         now = finished.report_now()
