@@ -115,9 +115,8 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
     without a guarantee, print nothing.
     """
     from dphead.fit.files import is_features_file
-    from dphead.fit.ledgers import ledger_path, read_ledger
+    from dphead.fit.ledgers import ledger_name, read_ledger
     from dphead.fit.run_folder import interrupted
-    from dphead.privacy.ledger.server import team_url
 
     plan, source = fit.announced, fit.about.source
     with closing(read_ledger(options.ledger, source.dataset_id)) as book:
@@ -128,16 +127,15 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
         progress.say(section("Unit", _unit_from_now_on(plan)))
     if limited:
         return
-    name, then = shlex.quote(str(options.ledger or options.features)), []
+    place, then = options.ledger or options.features, []
     if options.ledger is None and not is_features_file(options.features):
-        name = "budget.sqlite"  # images have no ledger before their first fit
-        then = [f"Then add --ledger {name} to this command."]
-        if source.people and not source.people["new"] and team_url() is None:
-            # the id system's own ledger, into which other ledgers are merged
-            name, then = shlex.quote(str(ledger_path(None, source.dataset_id))), []
+        place = ledger_name(None, source.dataset_id)  # of images, by now known ones
+        then = ["Then type this command again."]
+        if options.new_data_set:
+            then = [f"Then type --dataset-id {source.dataset_id}, not --new-data-set."]
     total = max(3.0, math.ceil(plan.epsilon))  # 3 is an example
     budget = f"--epsilon {total:g} --delta {as_declared(plan.delta)}"
-    command = f"dphead ledger budget {name} {budget}"
+    command = f"dphead ledger budget {shlex.quote(str(place))} {budget}"
     told = [
         "! none yet. A budget limits the total epsilon of all fits. It can be set only "
         "before the first fit, and cannot be changed later:",

@@ -189,7 +189,7 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
 
 
 @ledger.command("budget")
-@click.argument("which", type=values.PATH)
+@click.argument("which", type=values.LEDGER)
 @click.option(
     "--epsilon", type=values.NUMBER, required=True, help="Epsilon of all fits."
 )
@@ -199,18 +199,24 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
     required=True,
     help="Delta of the total over all fits, below 1/n for n images or groups.",
 )
-def _budget(which: Path, epsilon: float, delta: float) -> None:
+def _budget(which: Any, epsilon: float, delta: float) -> None:
     """Set the budget of a data set.
 
-    WHICH is a features file, or a ledger file. A ledger file that ends in .sqlite is
-    created if it is missing. The budget limits all fits on the data set. Set it before
-    the first fit. It cannot be changed later.
+    WHICH is a features file, a ledger file, or the name of a ledger on a team's server.
+    A ledger file that ends in .sqlite is created if it is missing. The budget limits
+    all fits on the data set. Set it before the first fit. It cannot be changed later.
 
     \b
     dphead ledger budget train.h5 --epsilon 3 --delta 1e-5
     """
     from dphead.fit.ledgers import fix_budget
+    from dphead.privacy.ledger.server import is_url
 
+    if is_url(which):
+        raise ValueError(
+            "A server has a ledger for each data set. Type a features file, for the "
+            "ledger of its data set."
+        )
     (book,) = _open(which, write=True)
     fix_budget(book, epsilon, delta)
     if book.is_sum():  # a merge fixed this budget
@@ -223,7 +229,7 @@ def _budget(which: Path, epsilon: float, delta: float) -> None:
         beside = (
             "From now on, dphead refuses fits on the same images in another ledger."
         )
-    say("Budget", text, beside, *_too_large(which, epsilon, delta))
+    say("Budget", text, beside, *_too_large(Path(which), epsilon, delta))
     say("Ledger", book.path)
 
 
@@ -285,11 +291,13 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     )
     from dphead.privacy.ledger import Ledger, server
 
-    if server.is_on_server(which):
+    if server.is_url(which):
         return [
             Ledger(which, dataset_id, read_only=True)
             for dataset_id in server.data_sets(which)
         ]
+    if server.is_on_server(which):  # a ledger's name, as `offer_budget` prints it
+        return [Ledger(which, which.rpartition("/")[2], read_only=not write)]
     if write and which.suffix == ".sqlite" and not which.exists():
         # new: a mistyped features file is refused below
         own_place = has_home() and default_ledger_path("any").parent

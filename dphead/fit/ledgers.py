@@ -390,7 +390,7 @@ def check_alone(
     The budgets of all known ledgers count, including ledgers of data sets that share
     images. A missing or unreadable ledger may hold fits under an unknown budget. A
     ledger on a server is refused, or refuses the charge, unless DPHEAD_LEDGER leads to
-    that server.
+    that server. A ledger in a file is refused with DPHEAD_LEDGER.
 
     Parameters
     ----------
@@ -432,6 +432,20 @@ def check_alone(
                 f"a budget must count every fit on the same images, got {other} in "
                 f"addition to {own}. Nothing was charged or set. {todo}"
             )
+    _check_seen(own)
+
+
+def _check_seen(place: str | Path) -> None:
+    """Raise LedgerError for a ledger in a file that other members do not see."""
+    if team_url() is None or is_on_server(place) or place == IN_MEMORY:
+        return
+    raise LedgerError(
+        f"The ledger {place} is a file, and DPHEAD_LEDGER leads to a server, so the "
+        "other members of the team would not count its fits. Nothing was charged or "
+        "set. Drop --ledger, so that the server's ledger is charged. If the file has a "
+        "budget or fits of this data set, type `dphead ledger move` with its path "
+        "first."
+    )
 
 
 def _check_server(place: str | Path) -> None:

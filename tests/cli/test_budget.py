@@ -114,22 +114,23 @@ def test_several_fits_are_tried_on_a_budget_together(features, tmp_path):
     assert "needs --n-rows" in refusal("plan", features)
 
 
-def test_a_budget_of_an_id_system_is_offered_for_its_own_ledger(
+def test_a_budget_of_images_is_offered_for_their_own_ledger(
     tmp_path, monkeypatch, capsys
 ):
-    """Ledgers of other data sets are merged into it, and into no other one."""
+    """Other members, and other data sets of an id system, have no other one."""
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     name, own = "e" * 32, default_ledger_path("e" * 32)
     plan = SimpleNamespace(private=True, epsilon=1.0, delta=1e-3)
     progress = SimpleNamespace(say=print, paused=nullcontext)
-    options = SimpleNamespace(ledger=None, features=tmp_path, out=tmp_path / "run")
-    for new, place in ((True, "budget.sqlite"), (False, own)):
-        people = {"system": "c", "new": new}
+    options = SimpleNamespace(
+        ledger=None, features=tmp_path, out=tmp_path / "run", new_data_set=False
+    )
+    for people in (None, {"system": "c", "new": True}, {"system": "c", "new": False}):
         source = SimpleNamespace(dataset_id=name, grouped=False, people=people)
         fit = SimpleNamespace(announced=plan, about=SimpleNamespace(source=source))
         budget.offer_budget(fit, options, progress, ask=False)
         said = "".join(capsys.readouterr().out.split())
-        assert f"dpheadledgerbudget{place}--epsilon3--delta" in said.replace("\\", "")
+        assert f"dpheadledgerbudget{own}--epsilon3--delta" in said.replace("\\", "")
     fitted("ledger", "budget", own, *LIMIT)
     assert read_ledger(None, name).budget()["epsilon"] == 2.0
     assert read_ledger(None, name).meta("dataset_id") == name

@@ -2,7 +2,9 @@
 
 import json
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commands import (
@@ -19,7 +21,9 @@ from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT, OWNER
 from dphead import DPHeadClassifier
+from dphead.cli.budget import offer_budget
 from dphead.fit import ledgers as module
+from dphead.fit.ledgers import fix_budget
 from dphead.privacy.ledger import Ledger, LedgerError, moving, seals
 
 LS = ("--method", "dp-ls", "--backend", "numpy", "--delta", 1e-3)
@@ -152,6 +156,42 @@ def test_a_teams_ledger_is_not_passed_by_for_a_file(
         said = refused(dphead(*command))
         assert "DPHEAD_LEDGER is not set" in said and "Set DPHEAD_LEDGER to" in said
     assert not ledger_of(features).fits() and ledger_of(features).budget() is None
+
+
+def test_a_file_takes_no_charge_that_other_members_would_not_count(
+    features, url, tmp_path
+):
+    """They find the images on the server, and no ledger of them."""
+    own = ("--ledger", tmp_path / "own.sqlite")
+    fit = ("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1)
+    said = words(refused(dphead(*fit, *own)))
+    assert "the other members of the team would not count its fits" in said
+    with pytest.raises(LedgerError, match="Drop --ledger"):
+        fix_budget(Ledger(tmp_path / "b.sqlite", id_of(features)), 1.0, 1e-3)
+    fitted(*fit)
+    assert len(Ledger(url, id_of(features)).fits()) == 1
+
+
+def test_the_budget_of_images_is_set_by_the_name_of_their_ledger(url, tmp_path, capsys):
+    """`dphead finetune` prints it: images have no features file."""
+    name = uuid.uuid4().hex
+    plan = SimpleNamespace(private=True, epsilon=1.0, delta=1e-3)
+    progress = SimpleNamespace(say=print, paused=nullcontext)
+    options = SimpleNamespace(
+        ledger=None, features=tmp_path, out=tmp_path / "run", new_data_set=True
+    )
+    source = SimpleNamespace(dataset_id=name, grouped=False)
+    fit = SimpleNamespace(announced=plan, about=SimpleNamespace(source=source))
+    offer_budget(fit, options, progress, ask=False)
+    said = words(capsys.readouterr().out).replace("\\ ", "")
+    place = Ledger(url, name).path
+    assert f"dphead ledger budget {place} --epsilon 3 --delta 0.001 Then" in said
+    assert f"--dataset-id {name}, not --new-data-set" in said
+    fitted("ledger", "budget", place, "--epsilon", 3, "--delta", 1e-3)
+    assert Ledger(url, name).budget()["epsilon"] == 3
+    assert "Type a features file" in refused(
+        dphead("ledger", "budget", url, "--epsilon", 3, "--delta", 1e-3)
+    )
 
 
 @pytest.mark.parametrize("sealed", [False, True])
