@@ -216,6 +216,25 @@ def _decimal(number: float) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
+def check_exact(groups: Any) -> None:
+    """Raise FormatError for a float that may be another whole number, rounded.
+
+    It would be the id of another person than the same number as a text.
+    """
+    dtype = declared_dtype(groups)
+    limit = 2.0 ** (1 + np.finfo(dtype if dtype.kind == "f" else float).nmant)
+    for item in read_column(groups).tolist():
+        number = item if type(item) in _FLOATS else 0.0
+        if isinstance(item, str) and _DECIMALS.fullmatch(item):
+            number = float(item) if repr(float(item)) == item else 0.0
+        if abs(number) >= limit:
+            raise FormatError(
+                f"Groups in floats must be smaller than {limit:.0f}, because larger "
+                "whole numbers are rounded. Write them again, as texts or as whole "
+                "numbers, from a source that has all digits."
+            )
+
+
 def text_group(name: str | None) -> int:
     """Return the id of the group with this name: 63 bits of a digest, or UNGROUPED.
 

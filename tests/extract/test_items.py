@@ -6,6 +6,7 @@ import pytest
 from dphead_extract.errors import FormatError
 from dphead_extract.features.format import group_ids
 from dphead_extract.items import declared_dtype, is_missing, read_column
+from dphead_extract.sources.classes import Classes, interpreted
 
 # neighbors beyond 2**53: as floats they would be one
 BIG = [2**60 + 1, 2**60 + 2, 2**60 + 3]
@@ -188,3 +189,29 @@ def test_a_text_that_is_no_utf8_is_its_bytes_and_what_cannot_be_read_is_none():
 def test_a_table_of_another_library_is_no_column():
     with pytest.raises(FormatError, match=r"one value per row.*Select one column"):
         read_column(pa.table({"a": [1, 2]}))
+
+
+@pytest.mark.parametrize(
+    "groups, exact",
+    [
+        (np.array([2.0**53 - 1, np.nan]), True),
+        (np.array([2.0**53, 1]), False),
+        (np.array([2.0**24 - 1], np.float32), True),
+        (np.array([2.0**24], np.float32), False),
+        (np.array([-(2.0**11)], np.float16), False),
+        (np.array([2**60]), True),
+        (["110101199003070000", "1e+17 "], True),
+        (["1.1010119900307e+17"], False),  # as pandas writes the float
+        (pa.array([1.1e17, None]), False),
+        (pa.array([2.0**24], pa.float32()), False),
+        (pa.array([1.1e17]).dictionary_encode(), False),
+    ],
+)
+def test_a_float_that_may_be_rounded_names_no_group_of_a_file(groups, exact):
+    """The same id has all its digits in another file."""
+    found = ""
+    try:
+        interpreted({"group": groups}, len(groups), Classes(), ["all"])
+    except FormatError as error:
+        found = str(error)
+    assert ("from a source that has all digits" in found) == (not exact)

@@ -18,7 +18,7 @@ import numpy as np
 from dphead_extract.bounds import read_text
 from dphead_extract.errors import ExtractError
 from dphead_extract.features.rows import group_ids
-from dphead_extract.items import name_of, read_column, text_group
+from dphead_extract.items import check_exact, name_of, read_column, text_group
 from dphead_extract.options import image_option
 
 SPLITS = {
@@ -328,7 +328,10 @@ def interpreted(
         kept = {role: _at(values, rows) for role, values in columns.items()}
         split, split_names = np.zeros(len(rows), np.uint8), [wanted]
     labels, class_names, declared = classes.encode(kept.get("label"), len(rows))
-    group = group_ids(kept["group"], len(rows)) if "group" in kept else None
+    group = None
+    if "group" in kept:
+        check_exact(kept["group"])
+        group = group_ids(kept["group"], len(rows))
     return rows, Roles(
         labels=labels,
         class_names=class_names,

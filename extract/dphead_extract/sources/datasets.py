@@ -13,9 +13,11 @@ from itertools import accumulate, chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import pyarrow as pa
+
 from dphead_extract.bounds import read_plain, size_of
 from dphead_extract.errors import ExtractError
-from dphead_extract.items import read_column
+from dphead_extract.items import check_exact, read_column
 from dphead_extract.sources.classes import SPLITS, Classes, split_doubts
 from dphead_extract.sources.columns import (
     ROLES,
@@ -257,6 +259,9 @@ def _cells(table: TableFile, names: Sequence[str | None]) -> Iterator[tuple[Any,
         return
     for part in table.read(wanted, _ROWS_TOGETHER):
         missing = [None] * part.num_rows
+        for column in part.columns:
+            if pa.types.is_floating(column.type):  # of groups: a list has no type
+                check_exact(column)
         read = [
             missing if name is None else read_column(part.column(name)).tolist()
             for name in names
