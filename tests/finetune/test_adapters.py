@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import timm
 import torch
+from dphead_extract.compiler import import_timm
 from finetune.core import images
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -12,6 +12,8 @@ from dphead import DPFinetuneClassifier
 from dphead.finetune.adapters import LowRank, merged
 from dphead.finetune.models import build_network, trained
 from dphead.finetune.settings import ModelSpec, make_settings
+
+timm = import_timm()
 
 
 def module():

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.backbones.folding import fold_batch_norm
 from dphead_extract.backbones.registry import check_rows_alone, family_of, load_backbone
+from dphead_extract.compiler import import_timm
 from dphead_extract.errors import ExtractError
 from dphead_extract.normalization import RowNorm
 from exports import resnet
 from torch import nn
 
+timm = import_timm()
 PICTURE = np.random.default_rng(0).integers(0, 256, (32, 32, 3)).astype(np.uint8)
 SMALL = {"name": "test_resnet", "image_size": 32, "crop_pct": 1.0}
 
