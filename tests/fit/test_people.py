@@ -7,7 +7,6 @@ import re
 import shutil
 import uuid
 from contextlib import contextmanager, suppress
-from copy import copy
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from dphead_extract.index import ImageIndex
 from dphead_extract.people import People
 from dphead_extract.shards import join_shards
 from ledgers import specs
-from sqlalchemy.pool import QueuePool
 
 from benchmarks.faults.servers import CLIENT
 from dphead.analysis.records import read_run
@@ -63,16 +61,6 @@ def store(request, monkeypatch):
     if request.param == "server":
         on_server(request.getfixturevalue("team"), monkeypatch)
     return request.param
-
-
-@pytest.fixture
-def team(team, monkeypatch):
-    """The server behind a pool of connections: 2,000 new ones took half of the time."""
-    monkeypatch.setattr(server, "NullPool", QueuePool)
-    pooled = copy(team)
-    # the engine of another URL, which no other module uses
-    pooled.url = lambda *user: f"{team.url(*user)}?application_name=pooled"
-    return pooled
 
 
 def on_server(team, monkeypatch):
