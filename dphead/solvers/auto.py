@@ -10,9 +10,14 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from dphead.privacy.statistic_base import Params
-from dphead.privacy.statistics import ClassCorrectCounts, CorrectCounts
+from dphead.privacy.statistics import (
+    ClassCorrectCounts,
+    ClassCounts,
+    CorrectCounts,
+)
 from dphead.solvers.auto_rules import (
+    AFTER_PART,
+    BEFORE_PART,
     DESCENT,
     LENGTHEN_AT_MOST,
     LENGTHEN_FROM_SHARE,
@@ -41,17 +46,24 @@ from dphead.solvers.auto_rules import (
     number_of_steps,
     rate,
 )
-from dphead.solvers.balancing import BALANCED, balanced_head
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Steps
+from dphead.solvers.balancing import (
+    AFTER,
+    BALANCED,
+    BEFORE,
+    better_head,
+    check_balanced,
+)
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.expectation import (
     Expectation,
+    accuracy_of_classes,
     expected_accuracy,
     expected_of_classes,
 )
 from dphead.solvers.feature_covariance import DPFC
 from dphead.solvers.gradient import GradientDescent
-from dphead.solvers.head import LinearHead, join_intercept
+from dphead.solvers.head import LinearHead, params_of
 from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior
 from dphead.solvers.settings import (
@@ -65,9 +77,7 @@ from dphead.solvers.settings import (
 from dphead.solvers.temperature import FirstGradient, cooled, temperature
 
 _Scale = Literal["auto", "always", "never"]
-_ESTIMATE = Setting(
-    "Spend 1 to 3 % of mu² on an estimate of the accuracy, 2 to 6 % if balanced."
-)
+_ESTIMATE = Setting("Spend 1 to 3 % of mu² on an estimate of the accuracy.")
 _PER_CLASS_SHARE = Setting(
     "Fraction of mu² spent on the accuracy of each class.",
     UP_TO_HALF,
@@ -101,14 +111,15 @@ class Auto:
     Parameters
     ----------
     estimate : bool, default True
-        Spend 1 to 3 % of the budget (μ²) on the expected accuracy, and 2 to 6 % with
-        `balanced`.
+        Spend 1 to 3 % of the budget (μ²) on the expected accuracy. With `balanced`, the
+        same part also pays for the counts that balance decisions.
     per_class_share : float, default 0
         Fraction of the budget (μ²) spent on the expected accuracy of each class.
     prior : PublicPrior, optional
         Public head to start from.
     balanced : bool, default False
-        Whether decisions weight all classes equally (`balancing`).
+        Whether decisions weight all classes equally (`balancing`), unless released
+        counts show that this is no better. The gradients are the same without it.
 
     Notes
     -----
@@ -125,7 +136,6 @@ class Auto:
     - The mean used for centering gets more than `centering.share` if there are few rows
       (`center_share`).
     - Scores are divided by a temperature, which released values give (`temperature`).
-      Balanced decisions therefore need the count of correct rows once more.
     - Without noise, `DPFC` replaces the descent if the Gram matrix is narrow enough and
       `steps`, `move` and `prior` are not set.
 
@@ -146,6 +156,7 @@ class Auto:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_balanced(self.balanced, self.descent.loss, self.descent.intercept)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the centering releases, the gradients, and the counts.
@@ -158,19 +169,9 @@ class Auto:
         # Weights are relative: with this total, the counts get their shares of mu², and
         # the descent keeps the remaining part.
         whole = sum(p.weight for p in releases) / (1 - self._counts_share(facts))
-        counts = {
-            "correct rows": (CorrectCounts, self._count_share(facts)),
-            "correct rows of classes": (ClassCorrectCounts, self._class_share(facts)),
-        }
-        for label, (statistic, share) in counts.items():
-            if not share:
-                continue
+        for label, (statistic, share) in self._counts(facts).items():
             one = statistic(facts.n_classes)
-            count = PlannedRelease(label, one, 1.0, whole * share)
-            if self.balanced and statistic is CorrectCounts:
-                # once more, before the class counts, for the temperature
-                releases.insert(-1, count)
-            releases.append(count)
+            releases.append(PlannedRelease(label, one, 1.0, whole * share))
         return releases
 
     def solve(self, facts: ProblemInfo) -> Steps:
@@ -184,20 +185,25 @@ class Auto:
         softmax = descent.loss == "softmax"
         planned = self.move or self.prior or not softmax or _exact(facts)
         first = FirstGradient(None if planned else AdaptiveStepSize(facts, descent))
-        # scores are balanced only after they are cooled
-        trained = descent if _exact(facts) else replace(descent, balanced=False)
-        head = yield from trained.solve(facts, first)
-        found = None
-        if self._count_share(facts):
-            found = yield from expected_accuracy(facts, descent, _params(head))
-        asked = _params(head)  # of the head before it is cooled, which decides equally
+        head = yield from descent.solve(facts, first)
+        found = before = None
+        asked = params_of(
+            head
+        )  # of the head before it is cooled, which decides equally
+        if self.balanced and not _exact(facts):
+            statistic = ClassCorrectCounts(facts.n_classes)
+            before = yield Request(BEFORE, statistic, asked)
+            if self._estimates(facts):
+                found = accuracy_of_classes(facts, descent, before)
+        elif self._estimates(facts):
+            found = yield from expected_accuracy(facts, descent, asked)
         if softmax and not _exact(facts):
             head = cooled(head, self._temperature(facts, first, head, found))
-            if self.balanced:
-                head = yield from balanced_head(facts, head, shrink=True)
-                asked = _params(head)
-                if found:  # the accuracy above is the one before balancing
-                    found = yield from expected_accuracy(facts, descent, asked)
+        if before is not None:
+            head = yield from better_head(facts, head, before)
+            asked = params_of(head)
+            if found:  # the accuracy above is the one before balancing
+                found = yield from expected_accuracy(facts, descent, asked)
         head = replace(head, estimate=found and found.estimate)
         if self._class_share(facts):
             classes = yield from expected_of_classes(facts, descent, asked)
@@ -294,18 +300,32 @@ class Auto:
             steps=steps,
             average="last" if last else self.descent.average,
             learning_rate=rate(strength, steps, self.descent.momentum, move),
-            balanced=self.balanced,
             centering=centering,
             prior=self.prior,
         )
 
-    def _count_share(self, facts: ProblemInfo) -> float:
-        """Return the share of μ² for the count of correct rows, or 0 for no count."""
+    def _counts(self, facts: ProblemInfo) -> dict[str, tuple[type[ClassCounts], float]]:
+        """Return the statistic and the share of μ² of each count, in their order."""
+        if _exact(facts):
+            return {}
+        counts: dict[str, tuple[type[ClassCounts], float]] = {}
+        share = count_share(facts)
+        if self.balanced:
+            # of the same share, so that gradients have the noise that they have without
+            counts[BEFORE] = ClassCorrectCounts, share * BEFORE_PART
+            counts[AFTER] = ClassCorrectCounts, share * AFTER_PART
+            share *= 1 - BEFORE_PART - AFTER_PART
+        if self._estimates(facts):
+            counts["correct rows"] = CorrectCounts, share
+        if own := self._class_share(facts):
+            counts["correct rows of classes"] = ClassCorrectCounts, own
+        return counts
+
+    def _estimates(self, facts: ProblemInfo) -> bool:
+        """Return whether the fit counts correct rows to estimate the accuracy."""
         # Without noise, the count would be the exact training accuracy. Means of groups
         # are easier to classify than images, so their count would promise too much.
-        if not self.estimate or _exact(facts) or facts.group_mean:
-            return 0.0
-        return count_share(facts)
+        return self.estimate and not _exact(facts) and not facts.group_mean
 
     def _class_share(self, facts: ProblemInfo) -> float:
         """Return the share of μ² for the counts of each class, 0 without privacy.
@@ -321,13 +341,8 @@ class Auto:
         return 0.0 if _exact(facts) else self.per_class_share
 
     def _counts_share(self, facts: ProblemInfo) -> float:
-        twice = 2 if self.balanced else 1
-        return twice * self._count_share(facts) + self._class_share(facts)
-
-
-def _params(head: LinearHead) -> Params:
-    """Return a head's weights for a count, in float32 as those of every request."""
-    return Params(head.transform, join_intercept(head).astype(np.float32))
+        """Return the share of μ² of all counts."""
+        return sum(share for _, share in self._counts(facts).values())
 
 
 def _exact(facts: ProblemInfo) -> bool:

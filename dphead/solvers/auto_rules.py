@@ -104,6 +104,8 @@ UNNOISED_INTERCEPT = 0.3  # a larger one costs nothing without noise; chosen
 _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chosen
 # ablation, "few rows": a share of 0.1 cost up to 1.3 points
 LEAST_COUNT_SHARE, MOST_COUNT_SHARE = 0.01, 0.03
+# Parts of that share for the counts before and after balancing (`balancing`); chosen
+BEFORE_PART, AFTER_PART = 0.6, 0.2
 
 # Overfitting: the gap between training rows and new rows (`expectation.overfit`);
 # expected, "What overfitting costs". Shift of margins, in standard deviations, at a

@@ -55,6 +55,21 @@ def expected_accuracy(
 ) -> Generator[Request, Released, Expectation]:
     """Request counts of correct and wrong rows, and return the expected accuracy."""
     answer = yield Request("correct rows", CorrectCounts(facts.n_classes), params)
+    return _accuracy(facts, descent, answer)
+
+
+def accuracy_of_classes(
+    facts: ProblemInfo, descent: GradientDescent, answer: Released
+) -> Expectation:
+    """Return the expected accuracy, from released `ClassCorrectCounts`."""
+    noise = math.sqrt(facts.n_classes) * answer.noise_sd
+    return _accuracy(facts, descent, Released(answer.value.sum(axis=0)[:, None], noise))
+
+
+def _accuracy(
+    facts: ProblemInfo, descent: GradientDescent, answer: Released
+) -> Expectation:
+    """Return the expected accuracy, from released `CorrectCounts`."""
     # a noisy share below chance level is noise: a head can always guess
     kept, seen, noise = counted(answer, 1 / facts.n_classes)
     units = max(1.0, kept / facts.group_cap)

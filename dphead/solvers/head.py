@@ -11,6 +11,7 @@ import numpy as np
 
 from dphead.privacy.axes import PublicAxes
 from dphead.privacy.loss import loss_named
+from dphead.privacy.statistic_base import Params
 from dphead.privacy.transform import RowTransform, transformed
 
 _BLOCK = 4096  # rows that are scored at a time; chosen, not measured
@@ -295,6 +296,11 @@ def join_intercept(head: LinearHead) -> np.ndarray:
     return (
         np.vstack([head.weights, head.intercept / append]) if append else head.weights
     )
+
+
+def params_of(head: LinearHead) -> Params:
+    """Return a head's weights for a count, in float32 as those of every request."""
+    return Params(head.transform, join_intercept(head).astype(np.float32))
 
 
 def center_classes(value: np.ndarray) -> np.ndarray:

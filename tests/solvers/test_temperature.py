@@ -9,6 +9,7 @@ from fits import head_of
 from dphead.analysis.metrics import expected_calibration_error, probabilities
 from dphead.planning.plan import make_plan
 from dphead.solvers import Auto, ProblemInfo, auto
+from dphead.solvers.balancing import AFTER, BEFORE
 from dphead.solvers.expectation import Expectation
 from dphead.solvers.temperature import temperature
 
@@ -142,7 +143,7 @@ def test_probabilities_are_calibrated_and_classes_stay(m, most, found):
 
 
 def test_scores_are_balanced_after_they_are_cooled(found, monkeypatch):
-    """The plan counts correct rows before the class counts and after them."""
+    """The plan counts correct rows of classes before and after, then all of them."""
     passed = []
 
     def noted(function, argument):
@@ -156,14 +157,14 @@ def test_scores_are_balanced_after_they_are_cooled(found, monkeypatch):
         return calling
 
     monkeypatch.setattr(auto, "cooled", noted(auto.cooled, None))
-    monkeypatch.setattr(auto, "balanced_head", noted(auto.balanced_head, 1))
+    monkeypatch.setattr(auto, "better_head", noted(auto.better_head, 1))
     x, y = rows(800, 0)
     y[: len(y) // 2] = 0
     solver = Auto(balanced=True)
     head = head_of(solver, x, y, 2, 8.0, seed=1)
     facts = ProblemInfo(len(x), x.shape[1], 2)
     plan = make_plan(solver, facts, epsilon=8.0, delta=1e-5)
-    after = ["correct rows", "rows of classes", "correct rows"]
+    after = [BEFORE, AFTER, "correct rows"]
     assert [one.label for one in plan.releases][-4:] == ["gradient", *after]
     cooled, balanced = passed
     assert balanced is cooled
