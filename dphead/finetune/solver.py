@@ -29,12 +29,13 @@ class TrainingState(Descent):
     ----------
     center, scale : ndarray or None
         Center and scale of the rows' transform.
-    estimate, class_accuracy : None
-        None, because a network releases no accuracy (`LinearHead` does).
+    estimate, class_accuracy, balanced : None
+        None, because a network releases no counts (`LinearHead` does).
     """
 
     estimate: ClassVar[None] = None
     class_accuracy: ClassVar[None] = None
+    balanced: ClassVar[None] = None
 
     center: np.ndarray | None = None
     scale: np.ndarray | None = None

@@ -177,6 +177,7 @@ def build_report(
         },
         "expected_accuracy": head.estimate and asdict(head.estimate),
         "class_accuracy": head.class_accuracy and asdict(head.class_accuracy),
+        "balanced": head.balanced,
         "tuning": tuning,
         "warnings": warnings,
         "test": tested.metrics if tested.test_is == "public" else None,

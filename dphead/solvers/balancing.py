@@ -76,7 +76,7 @@ def balanced_head(
     """
     statistic = ClassCounts(facts.n_classes)
     answer = yield Request(COUNTS, statistic, Params(head.transform))
-    return replace(head, intercept=head.intercept - np.log(frequencies(answer)))
+    return _adjusted(head, frequencies(answer))
 
 
 def better_head(
@@ -105,7 +105,7 @@ def better_head(
     sizes, sd = _class_sizes(facts, before)
     shown = sizes >= sd
     sizes = np.where(shown, sizes, sizes[shown].min(initial=sizes.max(initial=sd)))
-    adjusted = replace(head, intercept=head.intercept - np.log(sizes / sizes.sum()))
+    adjusted = _adjusted(head, sizes / sizes.sum())
     statistic = ClassCorrectCounts(facts.n_classes)
     after = yield Request(AFTER, statistic, params_of(adjusted))
     # more correct rows are fewer wrong rows: the mean of both changes has less noise
@@ -115,7 +115,12 @@ def better_head(
     variance = noise * float((sizes**-2).sum()) / len(sizes) ** 2
     even = sizes.max() < _EVEN * sizes.min()
     worse = gain + variance / _LIKELY_GAIN <= 0
-    return head if even or worse else adjusted
+    return replace(head, balanced=False) if even or worse else adjusted
+
+
+def _adjusted(head: LinearHead, shares: np.ndarray) -> LinearHead:
+    """Return the head less the log of the classes' shares."""
+    return replace(head, intercept=head.intercept - np.log(shares), balanced=True)
 
 
 def _class_sizes(facts: ProblemInfo, before: Released) -> tuple[np.ndarray, float]:

@@ -86,6 +86,9 @@ class LinearHead:
         Standard errors of the weights due to the noise.
     class_accuracy : ClassAccuracy, optional
         Expected accuracy on each class.
+    balanced : bool, optional
+        Whether decisions weight all classes equally (`balancing`). None if this was not
+        requested.
     feature_clip : float, optional
         Clip norm of rows after the transform, as in training. None for a head trained
         without a clip (`prediction_clip`).
@@ -106,6 +109,7 @@ class LinearHead:
     estimate: AccuracyEstimate | None = None
     error_bars: _StandardErrors | None = None
     class_accuracy: ClassAccuracy | None = None
+    balanced: bool | None = None
     feature_clip: float | None = None
     axes: PublicAxes | None = None
 

@@ -559,6 +559,9 @@ def test_a_fit_names_classes_that_no_released_number_shows_as_check_and_card_do(
     said = words(" ".join(summary._accuracy(report, None)))
     assert f"of the released accuracies: {CLASSES[2]}. Measure them" in said
     assert untold not in said
+    assert "Not balanced" not in said
+    kept = words(" ".join(summary._accuracy(report | {"balanced": False}, None)))
+    assert "Not balanced: classes have similar numbers of" in kept
 
     # classes 1 and 2 are never predicted, and class 2 has no public test row
     test = evaluate_scores(np.eye(3)[[0, 0]], np.array([0, 1]))

@@ -91,6 +91,7 @@ def test_even_classes_keep_the_head_that_they_have_without():
     cooler = balanced.weights[0, 0] / plain.weights[0, 0]
     assert balanced.weights == pytest.approx(plain.weights * cooler)
     assert balanced.intercept == pytest.approx(plain.intercept * cooler)
+    assert (plain.balanced, balanced.balanced) == (None, False)
 
 
 def chosen(before, after, sd=1.0, n_rows=1100):
@@ -101,7 +102,9 @@ def chosen(before, after, sd=1.0, n_rows=1100):
     next(steps)
     with pytest.raises(StopIteration) as stop:
         steps.send(Released(np.array(after, float), sd))
-    return stop.value.value.intercept, head.intercept
+    found = stop.value.value
+    assert found.balanced == (not np.array_equal(found.intercept, head.intercept))
+    return found.intercept, head.intercept
 
 
 @pytest.mark.parametrize(
