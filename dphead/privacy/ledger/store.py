@@ -126,7 +126,14 @@ class LedgerFile:
 
     def _open_on_server(self, url: str, dataset_id: str | None) -> None:
         if not server.is_url(url):
-            dataset_id = url.rpartition("/")[2]
+            named = url.rpartition("/")[2]
+            # other members look for a data set's ledger under its id alone
+            if dataset_id not in (None, named):
+                raise LedgerError(
+                    f"The ledger {url} is not that of the features' data set "
+                    f"{dataset_id}. Drop --ledger to use the ledger of this data set."
+                )
+            dataset_id = named
         if not dataset_id:
             raise LedgerError(
                 "A ledger on a server needs rows with a data set id. Fit a features "

@@ -513,6 +513,18 @@ def test_data_sets_of_a_server_do_not_see_each_other(team, dataset_id, ledger):
         assert book.verify() == []
 
 
+def test_a_data_set_has_no_ledger_under_another_name(
+    team, dataset_id, ledger, monkeypatch
+):
+    """Other members look for the ledger of their images under its id alone."""
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    name = ledger.path.replace(dataset_id, "trial")
+    with pytest.raises(LedgerError, match="is not that of the features' data set"):
+        Ledger(name, dataset_id)
+    assert Ledger(name, None).meta("dataset_id") is None
+    assert Ledger(ledger.path, dataset_id).path == ledger.path
+
+
 def test_fits_are_in_the_order_of_their_charges_whatever_a_clients_clock_says(
     ledger, monkeypatch
 ):
