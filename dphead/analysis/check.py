@@ -359,13 +359,9 @@ def _of_classes(run: FinishedRun) -> Iterator[Finding]:
 
 
 def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
-    """Yield findings on fits that the ledger does not count, or no longer has.
-
-    A run on images (`finetune`) has no dataset id, and always names its ledger.
-    """
+    """Yield findings on fits that the ledger does not count, or no longer has."""
     ledger = run.report["ledger"]
-    is_network = kind_of(run.report) == "network"
-    named = is_network or run.report["data"].get("dataset_id")
+    named = run.report["data"].get("dataset_id")
     if ledger["path"] == ":memory:" or not named:
         yield Finding(
             "other fits uncounted",

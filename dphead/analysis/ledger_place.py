@@ -30,8 +30,7 @@ def ledger_home() -> Path:
         raise LedgerError(
             f"The folder of the ledgers, {str(found)!r} (from DPHEAD_HOME, "
             "XDG_DATA_HOME or HOME), is a relative path. Each working folder would "
-            "have its own ledgers. Set DPHEAD_HOME to an absolute path, or pass "
-            "--ledger."
+            "have its own ledgers. Set DPHEAD_HOME to an absolute path."
         )
     return found
 
@@ -81,21 +80,29 @@ def located(name: str, folder: Path) -> Path | str:
     return Path(os.path.normpath(os.path.join(os.path.realpath(folder), name)))
 
 
+def places_of(book: Ledger) -> list[str]:
+    """Return the place that a closed ledger names, if there is a ledger.
+
+    If DPHEAD_HOME itself was moved, the ledger of an id system is found there.
+    """
+    place, merged = book.meta(MOVED), book.meta(MERGED)
+    places = [] if place is None else [place]
+    if merged is not None and not any(map(_is_there, places)):
+        with suppress(LedgerError):  # without DPHEAD_HOME
+            places.append(str(default_ledger_path(merged)))
+    return [*filter(_is_there, places)]
+
+
 def moved_to(book: Ledger) -> tuple[str | None, bool]:
     """Return the place that a closed ledger names, and whether its charges are there.
 
     Otherwise, or if the ledger at the place is unreadable, the charges and the budget
-    of `book` count. A row in `book` that names the place is not enough. If DPHEAD_HOME
-    itself was moved, the ledger of an id system is found there.
+    of `book` count. A row in `book` that names the place is not enough.
     """
-    place, merged = book.meta(MOVED), book.meta(MERGED)
+    place = book.meta(MOVED)
     if place in (None, book.path):
         return None, False
-    places = [place]
-    if merged is not None and not _is_there(place):
-        with suppress(LedgerError):  # without DPHEAD_HOME
-            places.append(str(default_ledger_path(merged)))
-    for one in filter(_is_there, places):
+    for one in places_of(book):
         try:
             with closing(Ledger(one, read_only=True)) as target:
                 if holds_all(book, target) and not (book.verify() or target.verify()):

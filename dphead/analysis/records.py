@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.ledger_place import counted_at, located, moved_to
+from dphead.analysis.ledger_place import counted_at, located, moved_to, places_of
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import name_unit_in, stated_guarantee
 from dphead.analysis.sealed import (
@@ -459,8 +459,8 @@ def _is_away(book: Ledger) -> bool:
     place, there = moved_to(book)
     if place is None or there:
         return False
-    if not is_on_server(place):  # such as on another machine
-        return not Path(place).is_file()
+    if not is_on_server(place):  # such as on another machine, or in a moved home
+        return not places_of(book)
     try:
         Ledger(place, read_only=True).close()
     except HeldLedger:

@@ -6,7 +6,7 @@ one exception: a list that is not an array of numbers stops the fit here.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -203,7 +203,10 @@ def of_arrays(
         lambda: ArrayRows(x, labels()[own], None, groups, cap, mean),
         _facts(estimator, n_rows, n_features, len(names)),
         names,
-        source_of_arrays(n_features, [str(name) for name in names]),
+        replace(
+            source_of_arrays(n_features, [str(name) for name in names]),
+            grouped=groups is not None,
+        ),
         RowSizes(n_rows, n_features, cap, has_sets),
         hosts=hosts,
         labels=labels,

@@ -404,7 +404,7 @@ def check_alone(
     _check_server(own)
     for other in other_ledgers(dataset_id, own):
         if other.fits is None:
-            _check_server(other.path)
+            _check_server(other.path, notes_path(other.dataset_id))
         merged = other.shares and (
             "Repeat the command `dphead ledger people` of each features file: it "
             "merges all ledgers, or names the ledger that they were merged into."
@@ -448,20 +448,22 @@ def _check_seen(place: str | Path) -> None:
     )
 
 
-def _check_server(place: str | Path) -> None:
+def _check_server(place: str | Path, notes: Path | None = None) -> None:
     """Raise LedgerError for a ledger on a server that is not that of DPHEAD_LEDGER.
 
-    Budgets, images and people are looked for on the server of DPHEAD_LEDGER only.
+    Budgets, images and people are looked for on the server of DPHEAD_LEDGER only. The
+    file `notes` says that the ledger is there.
     """
     if not is_on_server(place):
         return
     url = team_url()
     if url is None or not str(place).startswith(f"{NAME}{store_id(url)}/"):
         found = "is not set" if url is None else "leads to another server"
+        gone = notes and f"If no server has it, remove its line from {notes}. "
         raise LedgerError(
             f"The ledger {place} is on a server, and DPHEAD_LEDGER {found}. Nothing "
-            "was charged or set. Set DPHEAD_LEDGER to the address of the server: "
-            "export DPHEAD_LEDGER=postgresql://user@host/database"
+            f"was charged or set. {gone or ''}Set DPHEAD_LEDGER to the address of the "
+            "server: export DPHEAD_LEDGER=postgresql://user@host/database"
         )
 
 

@@ -22,6 +22,7 @@ from dphead_extract.shards import join_shards
 from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT
+from dphead import DPLeastSquaresClassifier
 from dphead.analysis.records import read_run
 from dphead.export.trained import guarantee_of
 from dphead.fit import loop, run, run_folder
@@ -472,7 +473,8 @@ def test_a_home_can_move_before_the_fits_of_a_merge_are_copied(
 ):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     one, moved = made(tmp_path, "one", 0), tmp_path / "moved"
-    charge_groups(one)
+    for name in ("run", "run2"):
+        fitted("fit", one, "-o", tmp_path / name, *FIT, "--epsilon", 1)
     own = open_ledger(None, id_of(one))
     declared = partial(module.declare_people, one, clinic, False)
     for _ in died_everywhere(monkeypatch, declared):
@@ -483,13 +485,15 @@ def test_a_home_can_move_before_the_fits_of_a_merge_are_copied(
     home.rename(moved)
     home.mkdir()
     monkeypatch.setenv("DPHEAD_HOME", str(moved))
+    known = read_known(tmp_path / "run")
+    assert known.fits is not None and len(known.fits) == 2  # where the merge began
     refused = ""
     try:
         module.declare_people(one, clinic, False)
     except LedgerError as error:
         refused = str(error)
     assert not refused
-    assert fits_of(one) == 1
+    assert fits_of(one) == 2
 
 
 def test_a_ledger_takes_no_other_groups_while_it_is_merged(
@@ -1040,6 +1044,15 @@ def test_a_plain_file_names_no_system(tmp_path):
     assert report_of(tmp_path / "run")["data"]["people"] is None
     assert f"! {OWN}" in words(done.out)
     assert json.loads(dphead("check", tmp_path / "run", "--json").out)["findings"]
+
+
+def test_people_in_arrays_are_recognized_within_them(tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 4))
+    head = DPLeastSquaresClassifier(
+        classes=[0, 1], epsilon=1, delta=1e-3, group_cap=2, ledger=tmp_path / "l.sqlite"
+    )
+    head.fit(x, np.arange(40) % 2, groups=np.arange(40) // 2)
+    assert any("only within this data set" in note for note in head.privacy_.notes)
 
 
 def test_the_server_never_has_the_key(team, tmp_path, clinic, monkeypatch):

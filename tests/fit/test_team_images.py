@@ -163,7 +163,9 @@ def test_images_that_a_server_recognized_are_charged_there_alone(
     fitted(*command)
     assert id_of(path) == id_of(tmp_path / "of_another_home.h5")
     fit = ("fit", path, "-o", tmp_path / "run", *LS, "--allow-large-delta")
-    assert "Set DPHEAD_LEDGER to the address" in words(refusal(*fit))
+    said = words(refusal(*fit))
+    assert "Set DPHEAD_LEDGER to the address" in said
+    assert f"{id_of(path)}.others. Set" in said  # if the server is gone
     assert not ledger_of(path).count_fits()
 
 
