@@ -7,7 +7,7 @@ layers. `convert_batch_norms` makes batch norms act on one row.
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ class _Block(nn.Module):
         inputs: int,
         outputs: int,
         stride: int,
-        conv: Any,
+        conv: Callable[..., nn.Conv2d],
         pre: Callable[[int], nn.Module],
     ) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class _GroupNorm(nn.GroupNorm):
     statistics, no feature of MobileNetV2 was active.
     """
 
-    def __init__(self, norm: Any) -> None:
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
         channels = norm.num_features
         super().__init__(math.gcd(32, channels), channels, norm.eps, norm.affine)
         # timm's batch norms hold the layers that follow them

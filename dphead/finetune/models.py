@@ -210,7 +210,7 @@ def pixel_scale(
     return found
 
 
-def _check_scale(name: str, value: Any, channels: int, least: float) -> None:
+def _check_scale(name: str, value: Scale, channels: int, least: float) -> None:
     """Raise ValueError unless `value` is one number in range, or one per channel."""
     parts = value if isinstance(value, tuple | list) else (value,)
     if len(parts) not in (1, channels) or not all(
@@ -338,7 +338,9 @@ def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
     hooks = []
     for name, module in model.named_modules():
 
-        def keep(_: Any, __: Any, output: Any, name: str = name or "model") -> None:
+        def keep(
+            _: object, __: object, output: object, name: str = name or "model"
+        ) -> None:
             if isinstance(output, Tensor) and output.dim():
                 seen.setdefault(name, output.detach())
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -91,6 +91,18 @@ from dphead.solvers.settings import (
     check_settings,
 )
 from dphead.sums.verified import VerifiedSum
+
+
+class Stateful(Protocol):
+    """Hold a state that a checkpoint stores, as optimizers of torch do."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> object:
+        """Set the state."""
+        ...
 
 
 @dataclass(eq=False, repr=False)
@@ -193,7 +205,7 @@ class PrivateTraining:
     accountant: Annotated[str, ACCOUNTANT] = "auto"
     ledger: str | Path | None = None
     folder: str | Path | None = None
-    keep: Sequence[Any] = ()
+    keep: Sequence[Stateful] = ()
     checkpoint: Annotated[int, Setting("Steps between checkpoints.", AT_LEAST_ONE)] = 20
     groups: Any = None
     group_cap: Annotated[int | None, GROUP_CAP] = None
@@ -413,7 +425,7 @@ class PrivateTraining:
             )
         raise StopIteration
 
-    def _released(self, kept: list[Any]) -> Iterator[dict[str, Tensor]]:
+    def _released(self, kept: list[Stateful]) -> Iterator[dict[str, Tensor]]:
         """Yield the gradient of each remaining step."""
         fit, specs = self._fit, self._fit.announced.specs
         batch = specs[0].n_rows * specs[0].sampling_prob
@@ -449,7 +461,7 @@ class PrivateTraining:
                 p.grad = gradient[name] = part.view_as(p).to(p)
             yield gradient
 
-    def _save(self, kept: list[Any]) -> None:
+    def _save(self, kept: list[Stateful]) -> None:
         """Write a checkpoint, which replaces the stored gradients before it."""
         assert self._path is not None
         state = _saved(kept, self._charge.fit_id, self.step)
@@ -545,7 +557,7 @@ def _refuse(parameter: Tensor) -> None:
     )
 
 
-def _saved(kept: list[Any], fit_id: str, step: int) -> bytes:
+def _saved(kept: list[Stateful], fit_id: str, step: int) -> bytes:
     """Return the states of objects as a file of torch.
 
     Raises ValueError for states that `_loaded` cannot read.
@@ -573,12 +585,12 @@ def _plain(value: Any) -> Any:
     return python_value(value) if isinstance(value, np.generic) else value
 
 
-def _loaded(data: bytes) -> tuple[str, int, list[Any]]:
+def _loaded(data: bytes) -> tuple[str, int, list[dict[str, Any]]]:
     """Read what `_saved` wrote. No code in the file runs."""
     return torch.load(BytesIO(data), weights_only=True)
 
 
-def _restored(path: Path, kept: list[Any], fit_id: str) -> int:
+def _restored(path: Path, kept: list[Stateful], fit_id: str) -> int:
     """Give objects the states of a checkpoint of this fit, and return its step.
 
     Raises ValueError if the checkpoint is damaged or belongs to another fit.

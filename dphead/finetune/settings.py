@@ -507,6 +507,6 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
     return found, data["source"]
 
 
-def _typed(head: Any) -> str:
+def _typed(head: object) -> str:
     """Return a column's heading as a user would type it: 8 for 8.0."""
     return f"{head:g}" if isinstance(head, int | float) else str(head)

@@ -191,7 +191,7 @@ def _load_images(
         own = places[slice(*hosts.part(len(places)))]
         part = np.sort(own[own >= 0])
     images, digests = load_images(source, options.image_size, channels, index, part)
-    shape: Any = images.x.shape[1:]
+    shape = images.x.shape[1:]
     y = np.where(images.readable, images.y, -1)
     rows = ImageRows(images.x, y, source.group, cap)
     parts = [rows]
