@@ -187,8 +187,8 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     yield from worst_class(report)
     if report.get("balanced") is False:
         yield (
-            f"Not balanced: classes have similar numbers of {things}, or released "
-            "counts show that balancing would lower the mean accuracy of the classes"
+            "Not balanced: released counts do not show that classes differ in size, or "
+            "show that balancing would lower the mean accuracy of the classes"
         )
     yield from (f"! {text}" for text in about_classes(report, test))
     if test is None:
