@@ -24,6 +24,8 @@ _INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
 # not longdouble, because distinct values could become equal in float64
 _FLOATS = {float, np.float16, np.float32, np.float64}
 _LONGEST = 10**4000  # whole numbers below it can be written in decimal digits
+# as spreadsheets write a long number: 1.10101E+17, or with a comma
+_SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+[eE]\+?|[eE]\+)[0-9]+")
 _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 
 
@@ -217,21 +219,27 @@ def _decimal(number: float) -> str:
 
 
 def check_exact(groups: Any) -> None:
-    """Raise FormatError for a float that may be another whole number, rounded.
+    """Raise FormatError for an id that may be another one, rounded.
 
-    It would be the id of another person than the same number as a text.
+    It would be the id of another person than the same number with all its digits.
     """
     dtype = declared_dtype(groups)
     limit = 2.0 ** (1 + np.finfo(dtype if dtype.kind == "f" else float).nmant)
+    # their fractions are other numbers than those of the same texts
+    is_narrow = dtype in (np.float16, np.float32)
     for item in read_column(groups).tolist():
-        number = item if type(item) in _FLOATS else 0.0
-        if isinstance(item, str) and _DECIMALS.fullmatch(item):
-            number = float(item) if repr(float(item)) == item else 0.0
-        if abs(number) >= limit:
+        rounded = False
+        if type(item) in _FLOATS:
+            rounded = abs(item) >= limit or (is_narrow and item % 1 > 0)
+        elif isinstance(item, str | bytes):
+            name = name_of(item) or ""
+            rounded = _SHORTENED.fullmatch(name) is not None
+            if _DECIMALS.fullmatch(name) and "." in name:
+                rounded |= abs(float(name)) >= limit
+        if rounded:
             raise FormatError(
-                f"Groups in floats must be smaller than {limit:.0f}, because larger "
-                "whole numbers are rounded. Write them again, as texts or as whole "
-                "numbers, from a source that has all digits."
+                "A group may be a rounded number, such as 1.10101E+17. Write groups "
+                "again, as texts or as whole numbers, from a source that has all digits."
             )
 
 

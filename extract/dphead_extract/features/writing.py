@@ -43,6 +43,7 @@ from dphead_extract.features.rows import (
 )
 from dphead_extract.features.seal import BYTES, write_seal
 from dphead_extract.features.verify import blocks
+from dphead_extract.items import check_exact
 
 _Places = dict[str, tuple[int, int]]  # first byte and number of bytes of each column
 
@@ -404,7 +405,7 @@ def write_features(
     ------
     FormatError
         If the file exists with another configuration, the arrays do not fit together,
-        or labels or groups are of another dtype.
+        labels or groups are of another dtype, or a group may be a rounded number.
     """
     features = np.asarray(features)
     if features.ndim != 2:
@@ -455,6 +456,7 @@ def _columns(n_rows: int, **given: Any) -> dict[str, np.ndarray]:
             "position of the row's class, or -1."
         )
     if "group" in columns:
+        check_exact(given["group"])
         columns["group"] = group_ids(given["group"], n_rows)
     for name, values in columns.items():
         if values.shape != (n_rows,):

@@ -71,15 +71,24 @@ class TableFile:
     def class_names(self, column: str | None) -> list[str] | None:
         """Return the names of a Hugging Face column of class labels, or None.
 
-        The column's numbers are positions in this list.
+        The column's numbers are positions in this list. Raises ExtractError if the
+        header has no such list for them.
         """
         try:
             info = json.loads((self.schema.metadata or {})[b"huggingface"])["info"]
-            said = info["features"][column]["names"]
-        except (KeyError, TypeError, ValueError, RecursionError):
+            feature = info["features"][column]
+            said, kind = feature.get("names"), feature.get("_type")
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
             return None
-        is_list = isinstance(said, list) and all(isinstance(name, str) for name in said)
-        return said if is_list else None
+        is_list = isinstance(said, list)
+        if is_list and all(isinstance(name, str | int | float) for name in said):
+            return [str(name) for name in said]  # as `datasets` names them
+        if kind == "ClassLabel":
+            raise ExtractError(
+                f"The header of {self.path} has no names for the class labels of the "
+                f"column {column!r}. Write their names in the column as texts."
+            )
+        return None
 
     def name_items(self, columns: Iterable[str]) -> None:
         """Read columns of class labels as their names from now on.

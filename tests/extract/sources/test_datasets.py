@@ -260,26 +260,35 @@ def groups_of_embeddings(folder, files):
 @pytest.mark.parametrize(
     "groups", [groups_of_images, groups_of_paths, groups_of_embeddings]
 )
-def test_groups_of_class_labels_are_their_names(tmp_path, groups):
+@pytest.mark.parametrize(
+    "ids",
+    [["P-1", "P-2", "P-3", "P-4"], [5001, 5002, 5003, 5004]],
+    ids=["texts", "numbers"],
+)
+def test_groups_of_class_labels_are_their_names(tmp_path, groups, ids):
     """A position is another person in a file with another list of names."""
-    files = {
-        "2024": (["P-1", "P-2", "P-3"], ["P-1", "P-2", "P-3"]),
-        "2025": (["P-3", "P-4"], ["P-3", "P-3", None, "P-4"]),
-    }
+    files = {"2024": (ids[:3], ids[:3]), "2025": (ids[2:], [ids[2], *ids[2:], None])}
     found = groups(tmp_path, files)
     wanted = [name for _, patients in files.values() for name in patients]
     assert found.tolist() == group_ids(wanted, 7).tolist()
 
 
-@pytest.mark.parametrize("position", [-2, 3])
-def test_a_position_without_a_name_is_refused(tmp_path, position):
+@pytest.mark.parametrize(
+    "names, position, said",
+    [
+        (["P-1", "P-2", "P-3"], -2, "numbers beyond its 3 names"),
+        (["P-1", "P-2", "P-3"], 3, "numbers beyond its 3 names"),
+        ([["P-1"]], 0, "no names for the class labels of the column 'patient'"),
+    ],
+)
+def test_a_position_without_a_name_is_refused(tmp_path, names, position, said):
     path = tmp_path / "t.parquet"
-    labeled(path, ["P-1", "P-2", "P-3"], ["P-1"], x=[0.0])
+    labeled(path, names, names[:1], x=[0.0])
     table = parquet.read_table(path)
     place = table.schema.get_field_index("patient")
     parquet.write_table(table.set_column(place, "patient", [[position]]), path)
     columns = Columns(("x",), group="patient")
     options = ImportOptions(path, tmp_path / "t.h5", columns)
     options.classes = Classes(ignore_labels=True)
-    with pytest.raises(ExtractError, match="numbers beyond its 3 names"):
+    with pytest.raises(ExtractError, match=said):
         import_features(options)
