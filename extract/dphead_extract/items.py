@@ -238,7 +238,7 @@ def check_exact(groups: Any) -> None:
                 rounded |= abs(float(name)) >= limit
         if rounded:
             raise FormatError(
-                "A group may be a rounded number, such as 1.10101E+17. Write the groups "
+                "A group may be a rounded number, such as 1.10101E+17. Write groups "
                 "again, as texts or whole numbers, from a source that has all digits."
             )
 
