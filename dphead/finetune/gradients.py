@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from dphead_extract.compiler import without_compiler
+from dphead_extract.threads import one_thread
 from dphead_extract.vectors import are_alike
 from torch import Tensor, nn
 from torch._C import (
@@ -141,7 +142,7 @@ class Part:
         sums, squared = [], torch.zeros_like(factor)
         for part in self.columns:
             whole = (part if every else torch.where(used, part, 0.0)).double()
-            whole.mul_(factor[:, None]).trunc_()
+            whole.mul_(factor[:, None]).div_(1, rounding_mode="trunc")
             sums.append(whole.sum(dim=0))
             squared += whole.square_().sum(dim=1)
         return torch.cat(sums), squared
@@ -283,6 +284,7 @@ class PerExample:
         return [Part(found[name]) for name in weights]
 
 
+@one_thread()  # more threads would wait for each other for over a second
 def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     """Raise ValueError if other rows change the gradient of a row.
 

@@ -46,6 +46,9 @@ from dphead.sums.cpu import CpuSums
 # Images per pass. More images were no faster on a CPU (times not stored).
 _CPU_IMAGES = 256
 _GPU_IMAGES = 4096  # chosen, not measured
+# Bytes of a fast pass on a CPU, in whole eights of rows. A CNN, WRN-10-1 with 4 to 16
+# views and WRN-16-4 were fastest at 8 to 32 rows (times not stored).
+_CPU_BYTES, _CPU_ROWS = 160 * 2**20, 8
 # Standard deviation of the noise added to the initial weights for a second comparison
 # of slots. Chosen: about the effect of some noisy steps.
 _TRIED_BESIDE = 0.05
@@ -363,7 +366,7 @@ class TorchSums:
         depend on its slot.
     batch : int, default 256
         Expected rows per pass. A chunk holds a quarter of them, because the last chunk
-        is padded. It holds at least 32 rows, or all rows of a smaller batch.
+        is padded, or 32. On a CPU, a chunk of more than 8 rows holds at most 160 MiB.
 
     Raises
     ------
@@ -382,8 +385,8 @@ class TorchSums:
     ) -> None:
         self.network = network
         self._gradients = PerExample(network.model, network.loss)
-        most = _chunk_rows(network, self._gradients, memory)
-        wanted = min(batch, max(32, batch // 4))
+        most, fastest = _chunk_rows(network, self._gradients, memory)
+        wanted = min(batch, max(32, batch // 4), fastest)
         with one_thread():
             with WholeVectors() as seen:
                 self._fits(1)
@@ -621,8 +624,10 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     return np.where(rows.finite[:, None], values, np.nan).astype(np.float32)
 
 
-def _chunk_rows(network: Network, gradients: PerExample, memory: int | None) -> int:
-    """Return the number of rows, at least 1, of a chunk within `memory` bytes.
+def _chunk_rows(
+    network: Network, gradients: PerExample, memory: int | None
+) -> tuple[int, int]:
+    """Return the numbers of rows of a chunk within `memory` bytes, and of a fast one.
 
     The memory of a row is an estimate: twice its float32 gradients, four times the
     largest of them, and three and a half floats for each activation of each view.
@@ -650,4 +655,7 @@ def _chunk_rows(network: Network, gradients: PerExample, memory: int | None) -> 
     sizes = [p.numel() for _, p in trained(model)]
     row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 14 * views * sum(outputs)
     memory = memory or min(DEFAULT_BYTES, available())
-    return int(np.clip(memory // row, 1, max(1, images // views)))
+    most = int(np.clip(memory // row, 1, max(1, images // views)))
+    if device.type == "cuda":
+        return most, most
+    return most, max(1, _CPU_BYTES // row // _CPU_ROWS) * _CPU_ROWS
