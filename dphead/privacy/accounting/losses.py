@@ -1,8 +1,8 @@
 """Represent privacy losses on a grid, and compose releases.
 
 Rounding only increases losses. Mass lost to rounding or Fourier transforms becomes the
-probability of an infinite loss (proofs/poisson.md). dp_accounting computes the ends of
-a composition. The import takes seconds, so import this module where it is used.
+probability of an infinite loss (proofs/poisson.md). The import takes seconds, so import
+this module where it is used.
 """
 
 import math
@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld.common import compute_self_convolve_bounds
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import fftconvolve, lfilter
 
@@ -138,14 +137,7 @@ def self_composed(one: Losses, count: int) -> Losses:
     """
     if count == 1:
         return one
-    # A Chernoff bound finds where the tails of the sum end. Its best order, in units of
-    # 1 / points, is smaller for a sum of many releases.
-    scales = np.array([1.0, count**-0.5]) / len(one.chances)
-    signed = np.concatenate([_CHERNOFF_ORDERS, np.negative(_CHERNOFF_ORDERS)])
-    orders = list(np.outer(signed, scales).ravel())
-    chances: Any = one.chances
-    # Losses beyond these ends have probability TAIL_MASS, counted below.
-    low, high = compute_self_convolve_bounds(chances, count, TAIL_MASS, orders)
+    low, high = self_composed_ends(one.chances, count)
     points = high - low + 1
     longest = max(points, len(one.chances))
     too_long = high < low or longest > MAX_GRID_POINTS
@@ -163,13 +155,38 @@ def self_composed(one: Losses, count: int) -> Losses:
     finite = math.log1p(-share)
     infinite = TAIL_MASS - mass * math.expm1(count * finite)
     # A power multiplies the relative error of the transform by `count`.
-    norm = float(np.linalg.norm(chances)) / mass
+    norm = _norm(chances) / mass
     share = count * (_transform_error(size) + 16 * UNIT_ROUNDOFF)
     # s ||p*||^((n-1)/n) + 2 s^2 for the power, t ||p*|| for the inverse.
     forward = share * norm ** (1 - 1 / count) + 2 * share**2
     backward = _transform_error(size) * norm
     infinite += mass * math.sqrt(size) * (forward + backward)
     return Losses(one.lowest * count + low, chances, infinite, one.interval)
+
+
+def self_composed_ends(chances: np.ndarray, count: int) -> tuple[int, int]:
+    """Return the first and the last index kept of a sum of `count` equal releases.
+
+    Losses beyond these ends have probability TAIL_MASS, by a Chernoff bound. It is
+    `compute_self_convolve_bounds` of dp_accounting, whose sums on logarithms took a
+    third of an epsilon's time. Orders of at most 20 / points need no logarithms.
+    """
+    points = len(chances)
+    places = np.arange(points)
+    low, high = 0, (points - 1) * count
+    # The best order, in units of 1 / points, is smaller for a sum of many releases.
+    for scale in (1.0, count**-0.5):
+        for order in _CHERNOFF_ORDERS:
+            for tilt in (order * scale / points, -order * scale / points):
+                moment = float(np.sum(chances * np.exp(tilt * places)))
+                if moment <= 0:
+                    continue
+                end = (count * math.log(moment) + math.log(2 / TAIL_MASS)) / tilt
+                if tilt > 0:
+                    high = min(high, math.ceil(end))
+                else:
+                    low = max(low, math.floor(end))
+    return low, high
 
 
 def composed(first: Losses, second: Losses) -> Losses:
@@ -182,9 +199,8 @@ def composed(first: Losses, second: Losses) -> Losses:
     chances = fftconvolve(first.chances, second.chances)
     size: Any = next_fast_len(len(chances), real=True)
     # Three transforms, each with its own error bound.
-    norms = float(np.linalg.norm(first.chances)) * second.mass
-    norms += float(np.linalg.norm(second.chances)) * first.mass
-    norms += float(np.linalg.norm(chances))
+    norms = _norm(first.chances) * second.mass + _norm(second.chances) * first.mass
+    norms += _norm(chances)
     infinite = first.infinite * second.mass + second.infinite * first.mass
     infinite += math.sqrt(size) * _transform_error(size) * norms
     chances = np.maximum(chances, 0.0)
@@ -199,6 +215,11 @@ def composed(first: Losses, second: Losses) -> Losses:
     chances[start] += np.sum(chances[:start])
     lowest = first.lowest + second.lowest + start
     return Losses(lowest, chances[start:stop], infinite, first.interval)
+
+
+def _norm(chances: np.ndarray) -> float:
+    """Return the norm, without the threads of numpy's: they wait for each other."""
+    return math.sqrt(np.sum(np.square(chances)))
 
 
 def _transform_error(size: int) -> float:

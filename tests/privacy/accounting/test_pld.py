@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld.common import compute_self_convolve_bounds
 from hypothesis import given
 from hypothesis import strategies as st
 from pairs import exact_delta, exact_excess, sampled_group, worst
@@ -22,7 +23,12 @@ from dphead.privacy.accounting import (
     epsilon_from_mu,
 )
 from dphead.privacy.accounting import pld as module
-from dphead.privacy.accounting.losses import Losses, composed, self_composed
+from dphead.privacy.accounting.losses import (
+    Losses,
+    composed,
+    self_composed,
+    self_composed_ends,
+)
 from dphead.privacy.accounting.pld import loss_distribution
 
 UNIT = 2.0**-53
@@ -429,6 +435,21 @@ def test_the_ends_and_both_transforms_are_counted(monkeypatch):
         both.infinite
         >= other.infinite + 0.999 * math.sqrt(size) * 8 * UNIT * math.log2(size) * norms
     )
+
+
+@pytest.mark.parametrize("count", [2, 100, 5000])
+@pytest.mark.parametrize("sigma", [0.5, 4.0])
+def test_the_ends_of_a_composition_are_those_of_dp_accounting(sigma, count):
+    chances = connected(GaussianEvent(sigma, 0.1), 1e-3).chances
+    signed = np.outer([-20, -13, -8, -5, -3, -2, -1, 1, 2, 3, 5, 8, 13, 20], [1.0, 1.0])
+    orders = (signed * [1.0, count**-0.5] / len(chances)).ravel()
+    # on logarithms, with SciPy
+    wanted = compute_self_convolve_bounds(chances, count, 1e-15, orders)
+    assert self_composed_ends(chances, count) == wanted
+
+
+def test_the_ends_of_no_chances_are_those_of_the_array():
+    assert self_composed_ends(np.zeros(5), 3) == (0, 12)
 
 
 def test_what_connecting_dots_may_lose_becomes_an_infinite_loss_of_each():
