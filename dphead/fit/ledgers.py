@@ -273,6 +273,8 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
         )
     if has_home():
         people_index(url)  # after the move, this home could not charge the ledger
+    if dataset_id is not None:
+        _check_moved(dataset_id, book)
     target = Ledger(url, dataset_id)
     move(book, target)
     if dataset_id is not None:
@@ -306,6 +308,7 @@ def image_index() -> ImageIndex:
         return _home_images()
 
     def note(dataset_id: str) -> None:
+        _check_moved(dataset_id)
         note_ledger(str(ledger_name(url, dataset_id)), dataset_id)
 
     return TeamImages(url, _home_images() if has_home() else None, note)
@@ -448,6 +451,44 @@ def _check_seen(place: str | Path) -> None:
     )
 
 
+def _is_charged(book: Ledger | None) -> bool:
+    """Return whether a ledger has fits or a budget."""
+    return book is not None and (book.count_fits() > 0 or book.budget() is not None)
+
+
+def _check_moved(dataset_id: str, moving: Ledger | None = None) -> None:
+    """Raise LedgerError if files of this home have fits or a budget of a data set.
+
+    Members of a team would not count them once the server has the images, or fits on
+    them. `moving` is the ledger that moves to the server now.
+    """
+    found = _counted_with(dataset_id)[1] if has_home() else {}
+    kept = [
+        one
+        for one in found.values()
+        if not (is_on_server(one.path) or (moving and _one_file(one.path, moving.path)))
+        and (one.fits != 0 or one.budget is not None)
+    ]
+    if not kept:
+        return
+    todo = "Type `dphead ledger move` with its path first."
+    if _is_charged(moving) or len(kept) > 1 or kept[0].shares:
+        todo = (
+            "A server takes only one ledger with fits or a budget of a data set, and "
+            "none of an id system. Unset DPHEAD_LEDGER to charge these images here."
+        )
+    if any(one.fits is None for one in kept):
+        todo += (
+            " If a missing ledger was moved here, or never held a fit, remove its line "
+            f"from {notes_path(dataset_id)}."
+        )
+    raise LedgerError(
+        "The other members of the team would not count "
+        f"{' and '.join(map(str, kept))}. Nothing was charged, moved or added to the "
+        f"server. {todo}"
+    )
+
+
 def _check_server(place: str | Path, notes: Path | None = None) -> None:
     """Raise LedgerError for a ledger on a server that is not that of DPHEAD_LEDGER.
 
@@ -504,6 +545,8 @@ def charging(
         locks.enter_context(holding(ledger, sure))
         if rows is not None:
             _check_people(ledger, rows, people)
+        if ledger.url and not _is_charged(ledger):
+            _check_moved(dataset_id)
         check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
         if people is not None:
             index.settle(write=True)

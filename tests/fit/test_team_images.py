@@ -8,16 +8,20 @@ import uuid
 import numpy as np
 import pytest
 from commands import LS, dphead, fitted, id_of, ledger_of, refusal, words
+from core import reserve
 from dphead_extract.errors import FormatError
 from dphead_extract.index import ImageIndex
 from dphead_extract.shards import shards_path
+from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT, OWNER
 from dphead.fit.ledgers import (
     charging,
     check_alone,
+    default_ledger_path,
     fix_budget,
     image_index,
+    move_ledger,
     noted_ledgers,
     open_ledger,
 )
@@ -167,6 +171,51 @@ def test_images_that_a_server_recognized_are_charged_there_alone(
     assert "Set DPHEAD_LEDGER to the address" in said
     assert f"{id_of(path)}.others. Set" in said  # if the server is gone
     assert not ledger_of(path).count_fits()
+
+
+def test_charges_in_a_file_are_moved_before_a_team_knows_the_images(
+    team, monkeypatch, tmp_path
+):
+    """Other members count no file, and could set a budget beside its fits."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    path, command = extracting(tmp_path, "x.h5")
+    file = tmp_path / "p.sqlite"
+    fitted(*command)
+    fit = ("fit", path, "-o", tmp_path / "run", *LS, "--allow-large-delta")
+    fitted(*fit, "--ledger", file)
+    url = team.url(CLIENT)
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    fit = ("fit", path, "-o", tmp_path / "run2", *LS, "--allow-large-delta")
+    for refused in (command, fit, ("ledger", "move", path)):
+        said = words(refusal(*refused))
+        assert f"would not count the ledger {file} (1 fits)" in said
+        assert "Type `dphead ledger move` with its path first" in said
+    assert not len(TeamImages(url).images(id_of(path)))
+    assert noted_ledgers(id_of(path)) == [str(file)]
+    fitted("ledger", "move", file)
+    fitted(*command)
+    assert Ledger(url, id_of(path)).count_fits() == 1
+    fitted(*fit)
+
+
+def test_only_one_ledger_of_a_data_set_moves_to_a_server(team, monkeypatch, tmp_path):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    dataset_id = uuid.uuid4().hex
+    for path in (None, tmp_path / "p.sqlite"):
+        book = open_ledger(path, dataset_id)
+        with charging(book):
+            reserve(specs(1), book)
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    for charged in (open_ledger(tmp_path / "p.sqlite"), ledger_in_home(dataset_id)):
+        with pytest.raises(LedgerError, match="Unset DPHEAD_LEDGER"):
+            move_ledger(charged, team.url(CLIENT))
+    (tmp_path / "p.sqlite").unlink()
+    with pytest.raises(LedgerError, match=f"its line from .*{dataset_id}.others"):
+        move_ledger(ledger_in_home(dataset_id), team.url(CLIENT))
+
+
+def ledger_in_home(dataset_id):
+    return Ledger(default_ledger_path(dataset_id))
 
 
 def test_a_shard_has_the_id_of_a_server_only_after_the_home_has_noted_it(
