@@ -127,12 +127,7 @@ class LedgerFile:
     def _open_on_server(self, url: str, dataset_id: str | None) -> None:
         if not server.is_url(url):
             named = url.rpartition("/")[2]
-            # other members look for a data set's ledger under its id alone
-            if dataset_id not in (None, named):
-                raise LedgerError(
-                    f"The ledger {url} is not that of the features' data set "
-                    f"{dataset_id}. Drop --ledger to use the ledger of this data set."
-                )
+            self._check_named(url, named, dataset_id)
             dataset_id = named
         if not dataset_id:
             raise LedgerError(
@@ -148,6 +143,18 @@ class LedgerFile:
             raise LedgerError(
                 f"The ledger {url} is on another server: DPHEAD_LEDGER leads to "
                 f"{self.path}. Set DPHEAD_LEDGER to the URL of the ledger's server."
+            )
+
+    @staticmethod
+    def _check_named(place: str, named: str, dataset_id: str | None) -> None:
+        """Refuse a ledger on a server whose name is not the data set's id.
+
+        Other members look for a data set's ledger under its id alone.
+        """
+        if dataset_id not in (None, named):
+            raise LedgerError(
+                f"The ledger {place} is not that of the features' data set "
+                f"{dataset_id}. Drop --ledger to use the ledger of this data set."
             )
 
     def _open_file(self, path: str | Path, read_only: bool) -> None:
@@ -257,6 +264,8 @@ class LedgerFile:
 
     def set_once(self, key: str, value: str) -> str:
         """Fix a key's value unless it was fixed before, and return the fixed value."""
+        if self.url and self.dataset_id and key == "dataset_id":
+            self._check_named(self.path, self.dataset_id, value)
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self.transaction():
             # Under the transaction's lock, so no other process fixes it meanwhile.

@@ -521,7 +521,10 @@ def test_a_data_set_has_no_ledger_under_another_name(
     name = ledger.path.replace(dataset_id, "trial")
     with pytest.raises(LedgerError, match="is not that of the features' data set"):
         Ledger(name, dataset_id)
-    assert Ledger(name, None).meta("dataset_id") is None
+    other = Ledger(name, None)
+    with pytest.raises(LedgerError, match="is not that of the features' data set"):
+        other.set_once("dataset_id", dataset_id)  # as a fit of an estimator does
+    assert other.facts() == {}
     assert Ledger(ledger.path, dataset_id).path == ledger.path
 
 
