@@ -41,6 +41,10 @@ from dphead_extract.sources.npz import array_files
 from dphead_extract.sources.schema import Schema
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
+# Increase it if the same file gives other rows than before, so that no import goes on
+# which an earlier version began: one person would have two ids in it.
+_READING = 2
+
 
 @dataclass
 class ImportOptions:
@@ -250,9 +254,14 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
 
 
 def _digest(options: ImportOptions) -> str:
-    """Return the sha256 of the file's bytes and of the chosen columns."""
+    """Return the sha256 of the bytes, the chosen columns and the rule of reading."""
     kind = options.source.suffix.lower()[1:]
-    chosen = (kind, options.columns, *([options.schema] if options.schema else []))
+    chosen = (
+        kind,
+        _READING,
+        options.columns,
+        *([options.schema] if options.schema else []),
+    )
     digest = hashlib.sha256(repr(chosen).encode())
     for path in array_files(options.source):
         with path.open("rb") as file:

@@ -245,6 +245,10 @@ def test_a_killed_import_goes_on(tmp_path, monkeypatch):
     for name in set(whole) - {"row_digest"}:
         assert_array_equal(found[name], whole[name])
     assert import_features(options).already_complete
+    with monkeypatch.context() as version:  # that reads rows in another way
+        version.setattr("dphead_extract.importing._READING", 0)
+        with pytest.raises(FormatError, match="other images or labels"):
+            import_features(options)
     path.write_text(path.read_text().replace("cat", "dog", 1))
     with pytest.raises(FormatError, match="other images or labels"):
         import_features(options)
