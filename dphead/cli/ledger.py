@@ -69,6 +69,11 @@ def _move(source: Any, url: str) -> None:
             f"URL must begin with postgresql://, got {url}. Type the URL of the team's "
             "server, such as postgresql://role@host/database."
         )
+    if server.is_on_server(source):
+        raise ValueError(
+            f"SOURCE must be a file, got {source}. A ledger does not move from one "
+            "server to another: its images would stay."
+        )
     (book,) = _open(source, write=True, own=True)
     target = move_ledger(book, url)
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
@@ -276,6 +281,17 @@ def _in_words(fits: int) -> str:
     return f"{fits} fit{'s' if fits != 1 else ''}"
 
 
+def _check_known(dataset_id: str) -> None:
+    """Raise ValueError for a ledger's name with an id that no index knows."""
+    from dphead.fit.ledgers import image_indexes, people_index
+
+    if not any(one.knows(dataset_id) for one in (*image_indexes(), people_index())):
+        raise ValueError(
+            f"No images or people are known of a data set {dataset_id}. Type the name "
+            "of the ledger again, or a features file of the data set."
+        )
+
+
 def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     """Return the ledgers that an argument names. Only a server has several ledgers.
 
@@ -297,13 +313,18 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
             for dataset_id in server.data_sets(which)
         ]
     if server.is_on_server(which):  # a ledger's name, as `offer_budget` prints it
-        return [Ledger(which, which.rpartition("/")[2], read_only=not write)]
+        if write:
+            _check_known(which.rpartition("/")[2])
+        return [Ledger(which, read_only=not write)]
     if write and which.suffix == ".sqlite" and not which.exists():
         # new: a mistyped features file is refused below
         own_place = has_home() and default_ledger_path("any").parent
         named = re.fullmatch("[0-9a-f]{32}", which.stem)  # after its data set
         in_home = which.absolute().parent == own_place
-        return [Ledger(which, which.stem if in_home and named else None)]
+        if not (in_home and named):
+            return [Ledger(which)]
+        _check_known(which.stem)
+        return [Ledger(which, which.stem)]
     values.check_there("a ledger or features file", which)
 
     from dphead_extract.features.format import open_features

@@ -5,6 +5,7 @@ import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from commands import (
     LS,
@@ -19,7 +20,7 @@ from commands import (
 
 from dphead.analysis.ledger_place import default_ledger_path
 from dphead.cli import budget
-from dphead.fit.ledgers import read_ledger
+from dphead.fit.ledgers import image_index, read_ledger
 
 LIMIT = ("--epsilon", 2, "--delta", 1e-5)
 
@@ -131,6 +132,8 @@ def test_a_budget_of_images_is_offered_for_their_own_ledger(
         budget.offer_budget(fit, options, progress, ask=False)
         said = "".join(capsys.readouterr().out.split())
         assert f"dpheadledgerbudget{own}--epsilon3--delta" in said.replace("\\", "")
+    assert "No images or people" in refusal("ledger", "budget", own, *LIMIT)
+    image_index().add(name, np.arange(9, dtype=np.uint64))
     fitted("ledger", "budget", own, *LIMIT)
     assert read_ledger(None, name).budget()["epsilon"] == 2.0
     assert read_ledger(None, name).meta("dataset_id") == name

@@ -1,11 +1,13 @@
 """Commands with a team's ledger: `ledger init`, `ledger move`, `DPHEAD_LEDGER`."""
 
 import json
+import os
 import uuid
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from commands import (
     dphead,
@@ -23,7 +25,7 @@ from benchmarks.faults.servers import CLIENT, OWNER
 from dphead import DPHeadClassifier
 from dphead.cli.budget import offer_budget
 from dphead.fit import ledgers as module
-from dphead.fit.ledgers import fix_budget
+from dphead.fit.ledgers import fix_budget, image_index
 from dphead.privacy.ledger import Ledger, LedgerError, moving, seals
 
 LS = ("--method", "dp-ls", "--backend", "numpy", "--delta", 1e-3)
@@ -185,13 +187,19 @@ def test_the_budget_of_images_is_set_by_the_name_of_their_ledger(url, tmp_path, 
     offer_budget(fit, options, progress, ask=False)
     said = words(capsys.readouterr().out).replace("\\ ", "")
     place = Ledger(url, name).path
+    images = np.frombuffer(os.urandom(80), np.uint64)
     assert f"dphead ledger budget {place} --epsilon 3 --delta 0.001 Then" in said
     assert f"--dataset-id {name}, not --new-data-set" in said
-    fitted("ledger", "budget", place, "--epsilon", 3, "--delta", 1e-3)
-    assert Ledger(url, name).budget()["epsilon"] == 3
-    assert "Type a features file" in refused(
-        dphead("ledger", "budget", url, "--epsilon", 3, "--delta", 1e-3)
+    limit = ("--epsilon", 3, "--delta", 1e-3)
+    # a mistyped name would be the budget of no images
+    assert "No images or people are known" in refused(
+        dphead("ledger", "budget", place, *limit)
     )
+    image_index().add(name, images)
+    fitted("ledger", "budget", place, *limit)
+    assert Ledger(url, name).budget()["epsilon"] == 3
+    assert "Type a features file" in refused(dphead("ledger", "budget", url, *limit))
+    assert "SOURCE must be a file" in refused(dphead("ledger", "move", place, url))
 
 
 @pytest.mark.parametrize("sealed", [False, True])
