@@ -276,7 +276,8 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
     if dataset_id is not None:
         _check_moved(dataset_id, book)
     target = Ledger(url, dataset_id)
-    move(book, target)
+    with holding(target):
+        move(book, target)
     if dataset_id is not None:
         note_ledger(target.path, dataset_id)
     return target
@@ -795,6 +796,8 @@ def _read(
         with closing(Ledger(place, read_only=True)) as book:
             of = book.meta("dataset_id") or name
             more = [of, *counted_data_sets(book)]
+            if book.is_awaited():
+                raise LedgerError(f"A ledger moves to {place}, and is not there yet.")
             if name not in more and place in noted_ledgers(name):
                 raise LedgerError(f"{place} is the ledger of another data set now.")
             moved, all_there = moved_to(book)

@@ -25,7 +25,7 @@ from benchmarks.faults.servers import CLIENT, OWNER
 from dphead import DPHeadClassifier
 from dphead.cli.budget import offer_budget
 from dphead.fit import ledgers as module
-from dphead.fit.ledgers import fix_budget, image_index
+from dphead.fit.ledgers import fix_budget, image_index, other_ledgers
 from dphead.privacy.ledger import Ledger, LedgerError, moving, seals
 
 LS = ("--method", "dp-ls", "--backend", "numpy", "--delta", 1e-3)
@@ -121,11 +121,49 @@ def test_a_move_that_died_between_its_two_ledgers_leaves_none_that_takes_charges
         patch.setattr(moving, "copy_rows", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             moving.move(ledger_of(features), Ledger(url, id_of(features)))
-    assert Ledger(url, id_of(features)).fits() == []
+    target = Ledger(url, id_of(features))
+    assert target.fits() == []
+    # another member, whose budget would not count the charges of the first ledger
+    said = ""
+    try:
+        target.set_budget(3.0, 1e-5)
+    except LedgerError as error:
+        said = str(error)
+    assert "moves a ledger here" in said and target.budget() is None
+    with pytest.raises(LedgerError, match="moves a ledger here"):
+        reserve(specs(1, 20.0), target)
+    other = Ledger(tmp_path / "other.sqlite", id_of(features))
+    other.set_budget(1.0, 1e-5)
+    with pytest.raises(LedgerError, match="Another ledger moves to"):
+        moving.move(other, target)
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    known = {one.path: one.fits for one in other_ledgers(id_of(features))}
+    assert known[target.path] is None
     with pytest.raises(LedgerError, match="was moved to"):
         ledger_of(features).set_once("x", "y")
     fitted("ledger", "move", features, url)
     assert len(Ledger(url, id_of(features)).fits()) == 1
+    reserve(specs(1, 20.0), target)
+    assert not target.verify()
+
+
+def test_a_target_that_is_charged_meanwhile_is_not_blocked(url, tmp_path, monkeypatch):
+    """Another member charges it after the first look at it."""
+    dataset_id = uuid.uuid4().hex
+    source, target = Ledger(tmp_path / "l.sqlite", dataset_id), Ledger(url, dataset_id)
+    reserve(specs(1, 20.0), source)
+    check = moving._check_target
+
+    def late(one, other):
+        check(one, other)
+        monkeypatch.setattr(moving, "_check_target", check)
+        reserve(specs(1, 20.0), target)
+
+    monkeypatch.setattr(moving, "_check_target", late)
+    with pytest.raises(LedgerError, match="already has fits"):
+        moving.move(source, target)
+    reserve(specs(1, 20.0), target)
+    reserve(specs(1, 20.0), source)
 
 
 def test_two_ledgers_of_a_data_set_do_not_become_one(url, tmp_path):

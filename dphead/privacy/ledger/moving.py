@@ -20,9 +20,10 @@ from dphead.privacy.ledger.schema import (
     LedgerError,
 )
 from dphead.privacy.ledger.server import is_on_server
-from dphead.privacy.ledger.store import COUNTS, MERGED, MOVED, PEOPLE, SUM
+from dphead.privacy.ledger.store import AWAITS, COUNTS, MERGED, MOVED, PEOPLE, SUM
 
 _FIT_IDS = select(FITS.c.fit_id)
+_FIRST_SEAL = select(SEALS.c.digest).where(SEALS.c.id == 1)
 
 
 def move(source: Ledger, target: Ledger) -> None:
@@ -39,9 +40,10 @@ def move(source: Ledger, target: Ledger) -> None:
 
     Guarantee
     ---------
-    At no time do two ledgers take charges: the source is closed, durably, before the
-    target gets its first row. A fit that runs meanwhile is refused at its next release,
-    and continues in the target. Budget, digests and the order of charges stay.
+    At no time do two ledgers take charges: the target takes none until it has those of
+    the source, and the source is closed, durably, before they are copied. A fit that
+    runs meanwhile is refused at its next release, and continues in the target. Budget,
+    digests and the order of charges stay.
     """
     # A damaged ledger must not become a new, whole one.
     seals.check_undamaged(source)
@@ -56,7 +58,15 @@ def move(source: Ledger, target: Ledger) -> None:
     before = source.meta(MOVED)
     if before not in (None, target.path):
         raise _moved_elsewhere(source, target, before)
-    # First close the source: a crash here leaves no ledger that takes charges.
+    # First announce the source: until its charges are there, the target takes none, so
+    # no member sets a budget that does not count them.
+    first = source.first(_FIRST_SEAL)
+    if first is not None:
+        with target.transaction(awaiting=True):
+            _check_target(source, target)
+            if not holds_all(source, target):
+                target.set_once(AWAITS, *first)
+    # Then close the source: a crash here leaves no ledger that takes charges.
     if before is None:
         with source.transaction():
             source.set_once(MOVED, target.path)
@@ -229,7 +239,13 @@ def _check_target(source: Ledger, target: Ledger) -> None:
             f"data sets {source.meta('dataset_id')} and {target.meta('dataset_id')}. "
             "Name another target, or a new one."
         )
-    if set(target.facts()) - {"dataset_id"} and not holds_all(source, target):
+    found = target.facts()
+    if found.pop(AWAITS, None) not in (None, *(source.first(_FIRST_SEAL) or ())):
+        raise LedgerError(
+            f"Another ledger moves to {target.path}. Nothing was moved. Keep this "
+            "ledger, and finish the other move."
+        )
+    if set(found) - {"dataset_id"} and not holds_all(source, target):
         raise LedgerError(
             f"{target.path} already has fits or a budget, so no other ledger can "
             "move there. Keep both ledgers: they cannot be merged."
@@ -267,7 +283,8 @@ def copy_rows(table: Table, source: Ledger, target: Ledger) -> None:
     found = source.rows(table)
     # The target has its own data set id, and was not moved.
     if table is META:
-        found = [row for row in found if row["key"] not in ("dataset_id", MOVED)]
+        not_moved = ("dataset_id", AWAITS, MOVED)
+        found = [row for row in found if row["key"] not in not_moved]
     if table is SEALS:
         found.pop()  # of the move itself
     target.add(table, *found)

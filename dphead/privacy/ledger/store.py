@@ -34,12 +34,16 @@ from dphead.privacy.ledger.schema import (
     FITS,
     META,
     PROGRESS,
+    SEALS,
     STATEMENTS,
     HeldLedger,
     LedgerError,
     LostAnswer,
 )
 
+# Key of the first seal of a ledger that moves here. It has no seal itself, because the
+# ledger's seals are copied.
+AWAITS = "awaits"
 MOVED = "moved"  # key of the place that a ledger was moved to
 MERGED = "merged"  # key of the data set that a closed ledger was merged into
 GROUPS = "groups"  # with the name of a key: digest of the groups (`Groups`)
@@ -274,6 +278,12 @@ class LedgerFile:
                 self.add(META, {"key": key, "value": value})
             return kept or value
 
+    def is_awaited(self) -> bool:
+        """Return whether a ledger moves here, and its charges are not here yet."""
+        awaited = self.meta(AWAITS)
+        first = select(SEALS.c.digest).where(SEALS.c.id == 1)
+        return awaited is not None and self.first(first) != (awaited,)
+
     def count_fits(self) -> int:
         """Return how many fits were charged."""
         return self.first(select(func.count()).select_from(FITS))[0]
@@ -365,7 +375,9 @@ class LedgerFile:
         )
 
     @contextmanager
-    def transaction(self, kept: Callable[[], bool] | None = None) -> Iterator[None]:
+    def transaction(
+        self, kept: Callable[[], bool] | None = None, *, awaiting: bool = False
+    ) -> Iterator[None]:
         """Run a block as one transaction, which is written completely or not at all.
 
         Transactions run one at a time, so two processes cannot both pass the budget
@@ -379,6 +391,8 @@ class LedgerFile:
             called in a new transaction if COMMIT failed without saying whether it wrote
             the block. On a server, the lost transaction holds the lock until it ends.
             The function is called under this lock, so its answer is final.
+        awaiting : bool, default False
+            Whether the ledger may still wait for one that moves here (`is_awaited`).
 
         Raises
         ------
@@ -396,6 +410,12 @@ class LedgerFile:
                         todo = "Type the command that merges the two again."
                     raise LedgerError(f"This ledger was moved to {place}. {todo}")
                 yield
+                if not awaiting and self.is_awaited():
+                    raise LedgerError(
+                        "A member of the team moves a ledger here, and its charges are "
+                        "not here yet. Nothing was charged or set. That member repeats "
+                        "the command `dphead ledger move` that was interrupted."
+                    )
                 self.before_commit()
             return
         # The transaction may be written although COMMIT failed.
