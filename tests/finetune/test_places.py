@@ -123,8 +123,11 @@ def test_an_images_views_are_the_same_bits_at_every_place(name):
 
 
 @pytest.mark.parametrize("batch", [17, 300])
-def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(batch):
+def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(
+    batch, monkeypatch
+):
     """timm's small network with SiLU: 17 rows would not be alike."""
+    monkeypatch.setattr("dphead.finetune.network._CPU_BYTES", 2**40)
     net = Network(NetworkSpec(ModelSpec("test_nfnet"), (3, 20, 20), 10))
     rows = TorchSums(net, batch=batch).chunk
     assert min(batch, 75) <= rows < 75 + VECTOR
@@ -136,6 +139,13 @@ def test_sums_take_so_many_rows_that_a_swish_is_the_same_bits_at_every_place(bat
         same = np.repeat(x, rows, axis=0)
         for part in gradients.parts(net.spec.inputs(same, 0), y):
             assert all(moved(value) == [] for value in part.columns)
+
+
+def test_a_chunk_holds_fewer_rows_of_a_large_network_but_at_least_eight(monkeypatch):
+    net = network("tb21-mnist")
+    for size, rows in [(2**40, 32), (2**22, 8)]:
+        monkeypatch.setattr("dphead.finetune.network._CPU_BYTES", size)
+        assert TorchSums(net, batch=40).chunk == rows
 
 
 def test_rows_whose_bits_follow_their_place_go_alone(monkeypatch):
