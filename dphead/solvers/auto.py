@@ -119,7 +119,8 @@ class Auto:
         Public head to start from.
     balanced : bool, default False
         Whether decisions weight all classes equally (`balancing`), unless released
-        counts show that this is no better. The gradients are the same without it.
+        counts show that this is no better. The counts share the budget of `estimate`,
+        if the fit has it.
 
     Notes
     -----
