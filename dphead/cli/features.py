@@ -170,7 +170,8 @@ def declared(system: str | None, new: bool) -> Any:
 
     from dphead.fit.ledgers import has_home, people_index
 
-    return People(people_index() if has_home() else None, system, new)
+    index = people_index(declares=system is not None) if has_home() else None
+    return People(index, system, new)
 
 
 def print_people(people: dict[str, Any] | None, path: Path | None = None) -> None:

@@ -330,7 +330,8 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     if options.group_cap and options.ledger != IN_MEMORY and not has_home():
         RowGroups("", data.groups).compared(None, protects=True)  # raises
     system, new = options.people, options.new_people
-    people = People(people_index() if has_home() else None, system, new)
+    index_of = people_index(declares=system is not None) if has_home() else None
+    people = People(index_of, system, new)
     people = people.of_same(options.same_data_as, data.groups, split=options.split)
     named = _named(options)
     if options.same_data_as is None:  # the ledger of that file can have been merged

@@ -291,15 +291,26 @@ def data_set_of(ledger: str | Path | None) -> str | None:
         return book.meta("dataset_id")
 
 
-def people_index(url: str | None = None) -> ImageIndex:
+def people_index(url: str | None = None, *, declares: bool = False) -> ImageIndex:
     """Return the private index of people, of a team or else of this home.
 
     `url` is that of the team's server (default: DPHEAD_LEDGER). Raises FormatError if
-    the id systems of this home are in the other one.
+    the id systems of this home are in the other one. With `declares`, raises
+    LedgerError for the first id system of a home that has ledgers on a server: it could
+    not charge them any more.
     """
     url, folder = url or team_url(), ledger_home() / "people"
     index = ImageIndex(folder) if url is None else TeamPeople(url, folder)
     index.settle()
+    if declares and url is None and index.settled() is None:
+        for notes in folder.parent.glob("ledgers/*.others"):
+            if any(map(is_on_server, noted_ledgers(notes.stem))):
+                raise LedgerError(
+                    f"Data sets of this home have ledgers on a server ({notes}). With "
+                    "an id system in this home, they could not be charged any more. "
+                    "Nothing was written. Set DPHEAD_LEDGER to the address of the "
+                    "server, or DPHEAD_HOME to another folder."
+                )
     return index
 
 
@@ -620,16 +631,17 @@ def _held_home() -> Iterator[None]:
 def _writable() -> Iterator[None]:
     """Ignore errors that say that the home is read-only, or another user's.
 
-    Raises LedgerError for another error, such as a full disk: without its lock or its
-    note, a later budget would not count the fit. A link in the place of a file is
-    `ForeignFile`.
+    Raises LedgerError for another error, such as a full disk, or a single file of
+    another user: without its lock or its note, a later budget would not count the fit.
+    A link in the place of a file is `ForeignFile`.
     """
     try:
         yield
     except ForeignFile:
         raise
     except OSError as error:
-        if error.errno not in FOREIGN:
+        own = os.access(ledger_home() / "ledgers", os.W_OK)
+        if own or error.errno not in FOREIGN:
             raise LedgerError(
                 f"The ledgers of {ledger_home()} cannot be locked or listed "
                 f"({error.strerror or error}). Nothing was charged or set. Mend this, "

@@ -80,7 +80,7 @@ def declare_people(
     rows, *others = [_declarable(file, system) for file in (path, *beside)]
     dataset_id = rows.dataset_id
     files = [rows, *(one for one in others if one.dataset_id == dataset_id)]
-    people = People(people_index(), system, new)
+    people = People(people_index(declares=True), system, new)
     counts = people.shared_id or dataset_id
     joining = () if new else (dataset_id, counts)
     # the ledger of a shared data set is the system's own

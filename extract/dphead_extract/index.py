@@ -275,11 +275,11 @@ class ImageIndex:
         With `write`, this index gets them, durably, unless another one has them.
         """
         note, own = self.root / "store", os.path.relpath(self.folder, self.root)
-        if write and self._settled(note) is None:
+        if write and self.settled() is None:
             _make_private(self.root)
             with suppress(FileExistsError):
                 write_private(note, own.encode(), once=True)
-        if (kept := self._settled(note)) not in (None, own):
+        if (kept := self.settled()) not in (None, own):
             todo = "Unset DPHEAD_LEDGER"
             if kept != ".":
                 todo = f"Set DPHEAD_LEDGER to the URL of the server {kept}"
@@ -288,8 +288,9 @@ class ImageIndex:
                 f"Nothing was written. {todo}, or DPHEAD_HOME to another folder."
             )
 
-    def _settled(self, note: Path) -> str | None:
+    def settled(self) -> str | None:
         """Return the folder, in the home's, of the index that has its id systems."""
+        note = self.root / "store"
         if note.exists():
             return note.read_text()
         # of an earlier version

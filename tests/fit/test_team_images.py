@@ -22,8 +22,10 @@ from dphead.fit.ledgers import (
     fix_budget,
     image_index,
     move_ledger,
+    note_ledger,
     noted_ledgers,
     open_ledger,
+    people_index,
 )
 from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError, server
@@ -216,6 +218,19 @@ def test_only_one_ledger_of_a_data_set_moves_to_a_server(team, monkeypatch, tmp_
 
 def ledger_in_home(dataset_id):
     return Ledger(default_ledger_path(dataset_id))
+
+
+def test_a_home_with_ledgers_on_a_server_declares_no_people_without_it(
+    team, monkeypatch, tmp_path
+):
+    """It could charge none of these ledgers any more: an id system has one store."""
+    name = Ledger(team.url(CLIENT), uuid.uuid4().hex).path
+    note_ledger(name, name.rpartition("/")[2])
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    people = ("--people", "clinic", "--new-people")
+    said = words(refusal(*extracting(tmp_path, "x.h5", *people)[1]))
+    assert "have ledgers on a server" in said
+    assert people_index().settled() is None
 
 
 def test_a_shard_has_the_id_of_a_server_only_after_the_home_has_noted_it(
