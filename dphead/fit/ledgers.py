@@ -468,11 +468,14 @@ def _is_charged(book: Ledger | None) -> bool:
     return book is not None and (book.count_fits() > 0 or book.budget() is not None)
 
 
-def _check_moved(dataset_id: str, moving: Ledger | None = None) -> None:
+def _check_moved(
+    dataset_id: str, moving: Ledger | None = None, *, shared: bool = True
+) -> None:
     """Raise LedgerError if files of this home have fits or a budget of a data set.
 
     Members of a team would not count them once the server has the images, or fits on
-    them. `moving` is the ledger that moves to the server now.
+    them. `moving` is the ledger that moves to the server now. Without `shared`, leave
+    out other data sets of its id system, whose ledgers are merged (`check_alone`).
     """
     found = _counted_with(dataset_id)[1] if has_home() else {}
     kept = [
@@ -480,6 +483,7 @@ def _check_moved(dataset_id: str, moving: Ledger | None = None) -> None:
         for one in found.values()
         if not (is_on_server(one.path) or (moving and _one_file(one.path, moving.path)))
         and (one.fits != 0 or one.budget is not None)
+        and (shared or not one.shares)
     ]
     if not kept:
         return
@@ -558,7 +562,7 @@ def charging(
         if rows is not None:
             _check_people(ledger, rows, people)
         if ledger.url and not _is_charged(ledger):
-            _check_moved(dataset_id)
+            _check_moved(dataset_id, shared=False)
         check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
         if people is not None:
             index.settle(write=True)
