@@ -1,11 +1,15 @@
 """Helpers of the ledger's tests: a small release, and ledgers that hold fits."""
 
 import sqlite3
+from contextlib import contextmanager
 
 from core import KnownNoise, M, reserve, spec_of, toy, verified
+from dphead_extract.index import ImageIndex
 
 from dphead.data.arrays import ArrayRows
+from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger.store import LedgerFile
 from dphead.privacy.release import release
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassSums
@@ -60,3 +64,45 @@ def filled(path):
         reserve(specs(2, sigma), ledger)
     assert ledger.verify() == []
     ledger.close()
+
+
+class Killed(BaseException):
+    """Raised where a process dies."""
+
+
+def died_everywhere(monkeypatch, function):
+    """Repeat a function that dies after its first durable change, and yield each time.
+
+    So each state that a death can leave is seen, and the next call goes on from it.
+    """
+    begun = LedgerFile._begun
+
+    @contextmanager
+    def transaction(self, kind):
+        def state():
+            return (self.facts(), self.count_fits()) if kind == "write" else None
+
+        with begun(self, kind):
+            before = state()
+            yield
+        if state() != before:
+            raise Killed
+
+    def entry(keep):
+        def kept(self, name, data):
+            keep(self, name, data)
+            raise Killed
+
+        return kept
+
+    for _ in range(50):
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerFile, "_begun", transaction)
+            for index in (ImageIndex, TeamImages):
+                patch.setattr(index, "_keep", entry(index._keep))
+            try:
+                function()
+                return
+            except Killed:
+                pass
+        yield

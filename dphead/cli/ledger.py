@@ -140,7 +140,7 @@ def _spent(book: Any, as_json: bool) -> None:
     from dphead.fit.ledgers import charged_elsewhere
     from dphead.fit.report import ledger_totals
     from dphead.privacy.ledger.seals import check_undamaged
-    from dphead.privacy.ledger.store import IN_MEMORY, MOVED
+    from dphead.privacy.ledger.store import IN_MEMORY, MOVED, LedgerError
 
     check_undamaged(book)
     fits = book.fits()
@@ -152,6 +152,10 @@ def _spent(book: Any, as_json: bool) -> None:
         say("Ledger", book.path)
     if place := book.meta(MOVED):
         say("Moved", f"! to {place}: this copy takes no more charges")
+    try:
+        book.check_open(but=MOVED)
+    except LedgerError as error:
+        say("Moved", f"! {error}")
     say("Data set", book.meta("dataset_id") or "-")
     if fits:
         click.echo(_fits_table(fits))

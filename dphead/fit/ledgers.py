@@ -49,6 +49,7 @@ from dphead.privacy.ledger.store import (
     COUNTS,
     IN_MEMORY,
     MERGED,
+    MOVED,
     PEOPLE,
     HeldLedger,
 )
@@ -266,19 +267,20 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
     Raises LedgerError as `moving.move`, or if the data set belongs to an id system.
     """
     dataset_id = book.meta("dataset_id")
-    if dataset_id is not None and has_home() and people_index().knows(dataset_id):
-        raise LedgerError(
-            f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
-            "move. Nothing was moved. Keep this ledger."
-        )
-    if has_home():
-        people_index(url)  # after the move, this home could not charge the ledger
-    if dataset_id is not None:
-        _check_moved(dataset_id, book)
-    target = Ledger(url, dataset_id)
+    target = Ledger(url, dataset_id, read_only=True)
+    assert dataset_id is not None  # or no ledger on a server was opened
+    # no budget is set and no id system declared between a check and the move
     with holding(target):
+        if people_index().knows(dataset_id):
+            raise LedgerError(
+                f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
+                "move. Nothing was moved. Keep this ledger."
+            )
+        people_index(url)  # after the move, this home could not charge the ledger
+        _check_moved(dataset_id, book)
+        if target.meta("dataset_id") is None:
+            target.set_once("dataset_id", dataset_id)
         move(book, target)
-    if dataset_id is not None:
         note_ledger(target.path, dataset_id)
     return target
 
@@ -655,12 +657,12 @@ def _writable() -> Iterator[None]:
 
 @contextmanager
 def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
-    """Hold the lock of all ledgers of the team's server, if there is one.
+    """Hold the lock of all ledgers of the ledger's or the team's server.
 
     If the lock is lost before the charge's COMMIT, the charge ends and nothing is
     charged.
     """
-    if (url := team_url()) is None:
+    if (url := ledger.url or team_url()) is None:
         yield
         return
     with held(url) as check:
@@ -810,10 +812,9 @@ def _read(
     """
     try:
         with closing(Ledger(place, read_only=True)) as book:
+            book.check_open(but=MOVED)
             of = book.meta("dataset_id") or name
             more = [of, *counted_data_sets(book)]
-            if book.is_awaited():
-                raise LedgerError(f"A ledger moves to {place}, and is not there yet.")
             if name not in more and place in noted_ledgers(name):
                 raise LedgerError(f"{place} is the ledger of another data set now.")
             moved, all_there = moved_to(book)

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import uuid
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +16,9 @@ from commands import contents, dphead, fitted, id_of, refusal, report_of, words
 from core import reserve
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.format import open_features
-from dphead_extract.index import ImageIndex
 from dphead_extract.people import People
 from dphead_extract.shards import join_shards
-from ledgers import specs
+from ledgers import Killed, died_everywhere, specs
 
 from benchmarks.faults.servers import CLIENT
 from dphead import DPLeastSquaresClassifier
@@ -45,10 +44,9 @@ from dphead.fit.ledgers import (
     read_known,
     read_ledger,
 )
-from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError, server
 from dphead.privacy.ledger.groups import Groups
-from dphead.privacy.ledger.store import MOVED, LedgerFile
+from dphead.privacy.ledger.store import AWAITS, MOVED
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
 SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--block-rows", 2)
@@ -595,48 +593,6 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     merged.rename(tmp_path / "gone.sqlite")
     said = words(fitted("report", project / "run", "--card").err)
     assert "is not reachable, so what was merged" in said
-
-
-class Killed(BaseException):
-    """Raised where a process dies."""
-
-
-def died_everywhere(monkeypatch, function):
-    """Repeat a function that dies after its first durable change, and yield each time.
-
-    So each state that a death can leave is seen, and the next call goes on from it.
-    """
-    begun = LedgerFile._begun
-
-    @contextmanager
-    def transaction(self, kind):
-        def state():
-            return (self.facts(), self.count_fits()) if kind == "write" else None
-
-        with begun(self, kind):
-            before = state()
-            yield
-        if state() != before:
-            raise Killed
-
-    def entry(keep):
-        def kept(self, name, data):
-            keep(self, name, data)
-            raise Killed
-
-        return kept
-
-    for _ in range(50):
-        with monkeypatch.context() as patch:
-            patch.setattr(LedgerFile, "_begun", transaction)
-            for index in (ImageIndex, TeamImages):
-                patch.setattr(index, "_keep", entry(index._keep))
-            try:
-                function()
-                return
-            except Killed:
-                pass
-        yield
 
 
 def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
@@ -1318,6 +1274,24 @@ def test_the_ledger_of_an_id_system_does_not_move(
     move_ledger(open_ledger(None, id_of(one)), team.url(CLIENT))
     monkeypatch.setenv("DPHEAD_HOME", str(own_ledgers))
     assert fits_of(one) == 1 and read_ledger(None, id_of(new)).count_fits() == 1
+
+
+def test_nothing_is_declared_of_a_data_set_whose_ledger_is_on_its_way(
+    tmp_path, clinic, monkeypatch, team
+):
+    """Else the ledger of an id system could not finish its move."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one = made(tmp_path, "one", 0)
+    charged(one)
+    on_server(team, monkeypatch)
+    for _ in died_everywhere(
+        monkeypatch, lambda: fitted("ledger", "move", one, team.url(CLIENT))
+    ):
+        if not fits_of(one) and open_ledger(None, id_of(one)).facts().get(AWAITS):
+            said = refusal("ledger", "people", clinic, one, "--new-people")
+            assert "its charges are not here yet" in words(said)
+            assert not people_index().knows(id_of(one))
+    assert fits_of(one) == 1
 
 
 def test_each_ledger_that_a_declared_fit_charges_says_so(tmp_path, clinic, monkeypatch):

@@ -1,5 +1,6 @@
 """The index of images on a team's server: two machines know the same images."""
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -12,15 +13,17 @@ from core import reserve
 from dphead_extract.errors import FormatError
 from dphead_extract.index import ImageIndex
 from dphead_extract.shards import shards_path
-from ledgers import specs
+from ledgers import Killed, died_everywhere, specs
 
 from benchmarks.faults.servers import CLIENT, OWNER
+from dphead.fit import ledgers
 from dphead.fit.ledgers import (
     charging,
     check_alone,
     default_ledger_path,
     fix_budget,
     image_index,
+    ledger_home,
     move_ledger,
     note_ledger,
     noted_ledgers,
@@ -28,7 +31,9 @@ from dphead.fit.ledgers import (
     people_index,
 )
 from dphead.fit.team_images import TeamImages
-from dphead.privacy.ledger import Ledger, LedgerError, server
+from dphead.privacy.ledger import Ledger, LedgerError, seals, server
+from dphead.privacy.ledger.moving import move
+from dphead.privacy.ledger.store import MOVED
 
 
 @pytest.fixture
@@ -150,10 +155,6 @@ def killed(*_, **__):
     raise Killed
 
 
-class Killed(BaseException):
-    """The end of a process."""
-
-
 def test_images_that_a_server_recognized_are_charged_there_alone(
     team, monkeypatch, tmp_path
 ):
@@ -214,6 +215,94 @@ def test_only_one_ledger_of_a_data_set_moves_to_a_server(team, monkeypatch, tmp_
     (tmp_path / "p.sqlite").unlink()
     with pytest.raises(LedgerError, match=f"its line from .*{dataset_id}.others"):
         move_ledger(ledger_in_home(dataset_id), team.url(CLIENT))
+
+
+def test_a_move_that_dies_anywhere_is_finished_and_no_member_comes_between(
+    team, monkeypatch, tmp_path
+):
+    """A budget beside the charges on their way, or a fit, would end the move."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    dataset_id, same_images = uuid.uuid4().hex, uuid.uuid4().hex
+    book = open_ledger(None, dataset_id)
+    fix_budget(book, 3.0, 1e-5)
+    with charging(book):
+        fit = reserve(specs(1, 20.0), book).fit_id
+    url = team.url(CLIENT)
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    seen, theirs = images(), Ledger(url, dataset_id)
+    for name in (dataset_id, same_images):  # as of another member
+        TeamImages(url).add(name, seen)
+    copy = Ledger(tmp_path / "copy.sqlite", dataset_id)
+    reserve(specs(1, 20.0), copy)
+
+    def moved():
+        move_ledger(ledger_in_home(dataset_id), url)
+
+    points = 0
+    for _ in died_everywhere(monkeypatch, moved):
+        points += 1
+        if theirs.count_fits():
+            continue
+        with monkeypatch.context() as member:
+            member.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+            for use in (
+                lambda: fix_budget(theirs, 3.0, 1e-5),
+                lambda: charged(theirs),
+                lambda: move(copy, theirs),
+            ):
+                refused = pytest.raises(LedgerError, match="moves (a ledger here|to)")
+                with refused:
+                    use()
+            with pytest.raises(LedgerError, match="must count every fit"):
+                fix_budget(Ledger(url, same_images), 3.0, 1e-5)
+        said = words(fitted("ledger", "show", theirs.path).out)
+        assert "repeats the command `dphead ledger move`" in said
+    assert points == 3 and copy.meta(MOVED) is None
+    moved()
+    assert theirs.holds(fit) and theirs.count_fits() == 1 and theirs.verify() == []
+    assert theirs.budget() == book.budget()
+    charged(theirs)
+    assert theirs.count_fits() == 2 and theirs.verify() == []
+
+
+def charged(book):
+    with charging(book):
+        reserve(specs(1, 20.0), book)
+
+
+def test_a_move_that_an_earlier_version_began_is_finished(team, monkeypatch):
+    """It closed the source, and wrote nothing to the target."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    dataset_id = uuid.uuid4().hex
+    book, url = open_ledger(None, dataset_id), team.url(CLIENT)
+    charged(book)
+    target = Ledger(url, dataset_id)
+    with book.transaction():
+        book.set_once(MOVED, target.path)
+        seals.seal(book)
+    for _ in range(2):
+        move_ledger(book, url)
+    assert target.fits() == book.fits() and target.verify() == []
+
+
+def test_a_move_holds_the_locks_of_charges(team, monkeypatch):
+    """A budget that was checked before the move must not be set after it."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    dataset_id, url = uuid.uuid4().hex, team.url(CLIENT)
+    charged(open_ledger(None, dataset_id))
+    monkeypatch.setattr(server, "WAIT", 0.1)
+
+    def looked(source, target):
+        refused = pytest.raises(LedgerError, match="Another process holds")
+        with refused, server.held(url):
+            pass
+        with pytest.raises(BlockingIOError), open(ledger_home() / "ledgers/lock") as f:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        move(source, target)
+
+    monkeypatch.setattr(ledgers, "move", looked)
+    move_ledger(ledger_in_home(dataset_id), url)
+    assert Ledger(url, dataset_id).count_fits() == 1
 
 
 def ledger_in_home(dataset_id):

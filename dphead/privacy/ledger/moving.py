@@ -23,7 +23,7 @@ from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import AWAITS, COUNTS, MERGED, MOVED, PEOPLE, SUM
 
 _FIT_IDS = select(FITS.c.fit_id)
-_FIRST_SEAL = select(SEALS.c.digest).where(SEALS.c.id == 1)
+_DIGESTS = select(SEALS.c.digest).order_by(SEALS.c.id)
 
 
 def move(source: Ledger, target: Ledger) -> None:
@@ -40,10 +40,10 @@ def move(source: Ledger, target: Ledger) -> None:
 
     Guarantee
     ---------
-    At no time do two ledgers take charges: the target takes none until it has those of
-    the source, and the source is closed, durably, before they are copied. A fit that
-    runs meanwhile is refused at its next release, and continues in the target. Budget,
-    digests and the order of charges stay.
+    At no time do two ledgers take charges: the target takes none, durably, until it has
+    all rows, and the source is closed before. A fit that runs meanwhile is refused at
+    its next release, and continues in the target. Budget, digests and the order of
+    charges stay.
     """
     # A damaged ledger must not become a new, whole one.
     seals.check_undamaged(source)
@@ -58,20 +58,15 @@ def move(source: Ledger, target: Ledger) -> None:
     before = source.meta(MOVED)
     if before not in (None, target.path):
         raise _moved_elsewhere(source, target, before)
-    # First announce the source: until its charges are there, the target takes none, so
-    # no member sets a budget that does not count them.
-    first = source.first(_FIRST_SEAL)
-    if first is not None:
-        with target.transaction(awaiting=True):
-            _check_target(source, target)
-            if not holds_all(source, target):
-                target.set_once(AWAITS, *first)
-    # Then close the source: a crash here leaves no ledger that takes charges.
-    if before is None:
+    if before is not None:
+        _announce(source, target)  # an earlier version closed the source alone
+    else:
+        # The source's lock: its last digest covers all charges that move.
         with source.transaction():
+            _announce(source, target)
             source.set_once(MOVED, target.path)
             seals.seal(source)
-    with target.transaction(kept=lambda: holds_all(source, target)):
+    with target.transaction(kept=lambda: holds_all(source, target), but=AWAITS):
         _check_target(source, target)
         if holds_all(source, target):
             return
@@ -80,6 +75,21 @@ def move(source: Ledger, target: Ledger) -> None:
             copy_rows(table, source, target)
         # The copied seals must hold for the copied rows.
         seals.check_undamaged(target)
+
+
+def _announce(source: Ledger, target: Ledger) -> None:
+    """Let the target take no charge and no budget until it holds all of the source.
+
+    A charge or a budget beside it would end the move, which adds to an empty ledger.
+    """
+
+    def kept() -> bool:
+        return AWAITS in target.facts()
+
+    with target.transaction(kept=kept, but=AWAITS):
+        _check_target(source, target)
+        if (digests := _digests(source)) and not holds_all(source, target):
+            target.set_once(AWAITS, digests[-1])
 
 
 def merge(sources: Sequence[Ledger], target: Ledger) -> None:
@@ -152,7 +162,10 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
 
 def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
     """Raise LedgerError if ledgers cannot be merged into another one."""
+    # before the people are recorded: then no ledger moves (`fit.people`)
+    target.check_open()
     for source in sources:
+        source.check_open(but=MOVED)
         seals.check_undamaged(source)
         before = source.meta(MOVED)
         if before in (None, target.path):
@@ -239,13 +252,15 @@ def _check_target(source: Ledger, target: Ledger) -> None:
             f"data sets {source.meta('dataset_id')} and {target.meta('dataset_id')}. "
             "Name another target, or a new one."
         )
-    found = target.facts()
-    if found.pop(AWAITS, None) not in (None, *(source.first(_FIRST_SEAL) or ())):
+    others = target.facts().keys() - {"dataset_id"}
+    # a digest of this source, or of a copy with more fits
+    begun = others == {AWAITS} and target.meta(AWAITS) in _digests(source)
+    if others == {AWAITS} and not begun:
         raise LedgerError(
             f"Another ledger moves to {target.path}. Nothing was moved. Keep this "
             "ledger, and finish the other move."
         )
-    if set(found) - {"dataset_id"} and not holds_all(source, target):
+    if others and not begun and not holds_all(source, target):
         raise LedgerError(
             f"{target.path} already has fits or a budget, so no other ledger can "
             "move there. Keep both ledgers: they cannot be merged."
@@ -269,13 +284,15 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
         known, budget = {*target.query(_FIT_IDS)}, target.budget()
         within = _smaller(source.budget(), budget) == budget
         return counts is not None and within and {*source.query(_FIT_IDS)} <= known
-    theirs = select(SEALS.c.digest).order_by(SEALS.c.id)
-    # The last seal of a moved source is the seal of the move.
-    moved = source.meta(MOVED) is not None
-    digests = source.query(theirs)[: -1 if moved else None]
-    if not digests:
-        return moved  # it had no charge and no budget
-    return target.query(theirs)[: len(digests)] == digests
+    if not (digests := _digests(source)):
+        return source.meta(MOVED) is not None  # it had no charge and no budget
+    return _digests(target)[: len(digests)] == digests
+
+
+def _digests(book: Ledger) -> list[str]:
+    """Return the digests of all seals of a ledger but that of its own move."""
+    found = [one for (one,) in book.query(_DIGESTS)]
+    return found[: None if book.meta(MOVED) is None else -1]
 
 
 def copy_rows(table: Table, source: Ledger, target: Ledger) -> None:
@@ -283,8 +300,7 @@ def copy_rows(table: Table, source: Ledger, target: Ledger) -> None:
     found = source.rows(table)
     # The target has its own data set id, and was not moved.
     if table is META:
-        not_moved = ("dataset_id", AWAITS, MOVED)
-        found = [row for row in found if row["key"] not in not_moved]
+        found = [row for row in found if row["key"] not in ("dataset_id", MOVED)]
     if table is SEALS:
         found.pop()  # of the move itself
     target.add(table, *found)

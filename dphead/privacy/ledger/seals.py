@@ -22,7 +22,6 @@ from dphead.privacy.ledger.schema import (
 )
 from dphead.privacy.ledger.store import AWAITS, LedgerFile
 
-_LATER = ("dataset_id", AWAITS)  # values that need no seal
 # columns of a release in its fit's digest
 _SEALED = ("sequence", "label", "noise_multiplier", "sampling_prob", "spec")
 Fit = tuple[Any, list[tuple[Any, ...]]]  # a row of `fits`, and its releases
@@ -160,8 +159,9 @@ def _checked(file: LedgerFile) -> Record:
         done = fits
     if done != len(charges):
         raise _DamagedError(f"no seal covers the fits after fit {done}")
-    # These may be set after the last seal, because they change no total.
-    if {k: v for k, v in meta.items() if k in sealed or k not in _LATER} != sealed:
+    # They may be set after the last seal, because they change no total.
+    late = {"dataset_id", AWAITS} - sealed.keys()
+    if {k: v for k, v in meta.items() if k not in late} != sealed:
         raise _DamagedError("a value was added or changed without a seal")
     if stray:
         raise _DamagedError("there are releases without a fit")

@@ -41,10 +41,8 @@ from dphead.privacy.ledger.schema import (
     LostAnswer,
 )
 
-# Key of the first seal of a ledger that moves here. It has no seal itself, because the
-# ledger's seals are copied.
-AWAITS = "awaits"
 MOVED = "moved"  # key of the place that a ledger was moved to
+AWAITS = "awaits"  # key of a digest of the ledger that moves to this one
 MERGED = "merged"  # key of the data set that a closed ledger was merged into
 GROUPS = "groups"  # with the name of a key: digest of the groups (`Groups`)
 PEOPLE = "people"  # key of the declared id system, stored as JSON
@@ -65,6 +63,9 @@ _SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in STATEME
 # Build statements once: SQLAlchemy takes longer than SQLite takes to run them.
 _FACTS = select(META.c.key, META.c.value)
 _FACT = select(META.c.value).where(META.c.key == bindparam("fact"))
+# A move copies all seals in one transaction, the only one of its target until then.
+_ARRIVING = (META.c.key == AWAITS) & ~select(SEALS.c.id).exists()
+_CLOSING = _FACTS.where(META.c.key.in_((MOVED, MERGED)) | _ARRIVING)
 
 forks = [0]  # number of forks from the first process to this one
 os.register_at_fork(after_in_child=lambda: forks.append(forks.pop() + 1))
@@ -278,11 +279,24 @@ class LedgerFile:
                 self.add(META, {"key": key, "value": value})
             return kept or value
 
-    def is_awaited(self) -> bool:
-        """Return whether a ledger moves here, and its charges are not here yet."""
-        awaited = self.meta(AWAITS)
-        first = select(SEALS.c.digest).where(SEALS.c.id == 1)
-        return awaited is not None and self.first(first) != (awaited,)
+    def check_open(self, but: str | None = None) -> None:
+        """Raise LedgerError if the ledger takes no charges.
+
+        It was moved or merged (MOVED), or a ledger moves to it and its charges are not
+        here yet (AWAITS). `but` is one of both, which is then no error.
+        """
+        found = dict(map(tuple, self.query(_CLOSING)))
+        if MOVED in found and but != MOVED:
+            todo = "Drop --ledger, and set DPHEAD_LEDGER to the URL of its server."
+            if MERGED in found:
+                todo = "Type the command that merges the two again."
+            raise LedgerError(f"This ledger was moved to {found[MOVED]}. {todo}")
+        if AWAITS in found and but != AWAITS:
+            raise LedgerError(
+                "A member of the team moves a ledger here, and its charges are not "
+                "here yet. Nothing was charged or set. That member repeats the command "
+                "`dphead ledger move` that was interrupted."
+            )
 
     def count_fits(self) -> int:
         """Return how many fits were charged."""
@@ -376,7 +390,7 @@ class LedgerFile:
 
     @contextmanager
     def transaction(
-        self, kept: Callable[[], bool] | None = None, *, awaiting: bool = False
+        self, kept: Callable[[], bool] | None = None, but: str | None = None
     ) -> Iterator[None]:
         """Run a block as one transaction, which is written completely or not at all.
 
@@ -391,8 +405,8 @@ class LedgerFile:
             called in a new transaction if COMMIT failed without saying whether it wrote
             the block. On a server, the lost transaction holds the lock until it ends.
             The function is called under this lock, so its answer is final.
-        awaiting : bool, default False
-            Whether the ledger may still wait for one that moves here (`is_awaited`).
+        but : str, optional
+            As in `check_open`.
 
         Raises
         ------
@@ -401,21 +415,8 @@ class LedgerFile:
         """
         try:
             with self._begun("write"):
-                place = self.meta(MOVED)
-                if place is not None:
-                    todo = (
-                        "Drop --ledger, and set DPHEAD_LEDGER to the URL of its server."
-                    )
-                    if self.meta(MERGED) is not None:
-                        todo = "Type the command that merges the two again."
-                    raise LedgerError(f"This ledger was moved to {place}. {todo}")
+                self.check_open(but)
                 yield
-                if not awaiting and self.is_awaited():
-                    raise LedgerError(
-                        "A member of the team moves a ledger here, and its charges are "
-                        "not here yet. Nothing was charged or set. That member repeats "
-                        "the command `dphead ledger move` that was interrupted."
-                    )
                 self.before_commit()
             return
         # The transaction may be written although COMMIT failed.

@@ -28,7 +28,6 @@ from dphead.privacy.accounting import epsilon_from_mu
 from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id
 from dphead.privacy.ledger import server as module
 from dphead.privacy.ledger.schema import FITS, HeldLedger, LostAnswer
-from dphead.privacy.ledger.store import MOVED
 
 FORKS = multiprocessing.get_context("fork")
 
@@ -431,14 +430,13 @@ def test_a_connection_that_is_lost_before_a_ledgers_mark_is_read_is_one_error(
 ):
     """A mark that cannot be read is not taken for none."""
     charge(ledger, "first")
-    read = Ledger.meta
+    read = Ledger.check_open
 
-    def lost(self, key):
-        if key == MOVED:
-            team.end_clients()
-        return read(self, key)
+    def lost(self, but):
+        team.end_clients()
+        read(self, but)
 
-    monkeypatch.setattr(Ledger, "meta", lost)
+    monkeypatch.setattr(Ledger, "check_open", lost)
     with pytest.raises((HeldLedger, sqlalchemy.exc.SQLAlchemyError)) as error:
         charge(ledger, "second")
     assert isinstance(error.value, HeldLedger)
