@@ -551,7 +551,8 @@ def charging(
     people : mapping, optional
         Their id system when the fit was prepared (`declared_people`).
     """
-    dataset_id = ledger.meta("dataset_id")
+    # the name of a ledger on a server is its data set's id, also before its first row
+    dataset_id = ledger.dataset_id if ledger.url else ledger.meta("dataset_id")
     # A team's server knows budgets of the same images, also if the home cannot be used.
     if dataset_id is None or not (ledger.url or team_url() or has_home()):
         yield
@@ -569,6 +570,8 @@ def charging(
         if people is not None:
             index.settle(write=True)
         note_ledger(ledger.path, dataset_id)
+        if ledger.meta("dataset_id") is None:
+            ledger.set_once("dataset_id", dataset_id)
         yield
 
 
@@ -742,7 +745,7 @@ def _on_team(dataset_id: str) -> list[str]:
     if (url := team_url()) is None:
         return []
     with closing(Ledger(url, dataset_id, read_only=True)) as book:
-        return [book.path] if book.meta("dataset_id") else []
+        return [book.path] if book.facts() else []
 
 
 def has_home() -> bool:

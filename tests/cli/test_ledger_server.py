@@ -235,6 +235,11 @@ def test_the_budget_of_images_is_set_by_the_name_of_their_ledger(url, tmp_path, 
     )
     image_index().add(name, images)
     fitted("ledger", "budget", place, *limit)
+    # a name is the id of a data set, also before its ledger has a row
+    same = uuid.uuid4().hex
+    image_index().add(same, images)
+    said = words(refused(dphead("ledger", "budget", place.replace(name, same), *limit)))
+    assert "These images have the budget epsilon=3" in said
     assert Ledger(url, name).budget()["epsilon"] == 3
     assert "Type a features file" in refused(dphead("ledger", "budget", url, *limit))
     assert "SOURCE must be a file" in refused(dphead("ledger", "move", place, url))
