@@ -51,6 +51,7 @@ class DPRegressor(RegressorMixin, HeadEstimator):
     row_norm : float, default=None
         Public clip norm of rows and of centered rows. A row and its target are clipped
         as one vector. Use None for rows of norm 1, such as the output of `Normalizer`.
+        With rows of larger norms and None, the steps diverge.
         Centered rows are then clipped to 0.6 times their typical length, or 0.8 times
         with sums of residuals. This length follows from the released mean and spends no
         further budget.

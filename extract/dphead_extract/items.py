@@ -29,6 +29,18 @@ _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+[eE]\+?|[eE]\+)[0-9]+")
 _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 
 
+class GroupIds(np.ndarray):
+    """Hold ids of groups, int64 (n,), which `group_ids` does not take for names.
+
+    Slices and `np.concatenate` keep this type.
+    """
+
+    @property
+    def __array_priority__(self) -> float:
+        """Return more than an array has, so that `np.concatenate` keeps the type."""
+        return 1.0
+
+
 def declared_dtype(values: Any) -> np.dtype:
     """Return the dtype that a column declares for its items.
 

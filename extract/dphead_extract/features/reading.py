@@ -14,7 +14,7 @@ import numpy as np
 
 from dphead_extract.errors import FormatError
 from dphead_extract.features.seal import read_seal
-from dphead_extract.items import is_encodable
+from dphead_extract.items import GroupIds, is_encodable
 
 SCHEMA_VERSION = 2  # version of the format in extract/dphead_extract/features/format.py
 # keys of the configuration that decide what a column of `features` means
@@ -142,9 +142,15 @@ class FeaturesFile:
     block_digest = _stored("block_digest")
 
     @cached_property
-    def group(self) -> np.ndarray | None:
-        """Return the group ids, int64 (n,), or None without groups."""
-        return self._read("group", slice(None)) if self.config["has_group"] else None
+    def group(self) -> GroupIds | None:
+        """Return the group ids, int64 (n,), or None without groups.
+
+        `write_features`, estimators and `group_ids` take them, and parts of them, as
+        ids. As another type, such as a pandas column, they would be names of groups.
+        """
+        if not self.config["has_group"]:
+            return None
+        return self._read("group", slice(None)).view(GroupIds)
 
     def _read(self, name: str, rows: slice) -> np.ndarray:
         """Return some rows of a column, or raise FormatError for a damaged file."""

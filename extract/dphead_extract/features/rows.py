@@ -14,6 +14,7 @@ from dphead_extract.errors import FormatError
 from dphead_extract.features.reading import ROW_COLUMNS, layout
 from dphead_extract.items import (
     UNGROUPED,
+    GroupIds,
     declared_dtype,
     is_encodable,
     name_of,
@@ -100,7 +101,8 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
     groups : array, column or list
         Names of groups: strings or numbers, with the same meaning in every format. A
         row with a missing value (None, NaN, pandas' NA, a masked item, "") is a group
-        of one row. The value -1 names a group.
+        of one row. The value -1 names a group. Ids of a features file (`GroupIds`)
+        stay as they are.
     n_rows : int
         Number of rows.
 
@@ -115,6 +117,10 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
         For booleans, dates, complex numbers and longdouble (float64 would merge them).
         The check uses the dtype of the column, or of each item in a list.
     """
+    if isinstance(groups, GroupIds) and groups.dtype == np.int64:
+        groups = np.asarray(groups)
+        if groups.shape == (n_rows,):
+            return groups
     try:
         values, dtype = read_column(groups), declared_dtype(groups)
     except TypeError:

@@ -284,6 +284,19 @@ def test_verify_finds_a_changed_value(tmp_path):
     assert problems[0].startswith("rows 16 to 31 are not as they were written")
 
 
+def test_a_part_of_a_file_has_the_group_ids_of_the_file(tmp_path):
+    """As names, they would be the ids of other people."""
+    names = ["P-1", "P-1", None, "P-2", "P-3"]
+    write_features(tmp_path / "a.h5", np.eye(5, 2), group=names)
+    with open_features(tmp_path / "a.h5") as file:
+        ids = file.group
+    part = np.concatenate([ids[:3], ids[[4]]])
+    write_features(tmp_path / "b.h5", np.eye(4, 2), group=part)
+    with open_features(tmp_path / "b.h5") as file:
+        assert file.group.tolist() == group_ids([*names[:3], "P-3"], 4).tolist()
+    assert group_ids(ids.astype(str), 5).tolist() != ids.tolist()
+
+
 def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
     x, y = sample()
     x[40] = x[3]
