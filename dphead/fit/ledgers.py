@@ -302,7 +302,7 @@ def people_index(url: str | None = None, *, declares: bool = False) -> ImageInde
     not charge them any more.
     """
     url, folder = url or team_url(), ledger_home() / "people"
-    index = ImageIndex(folder) if url is None else TeamPeople(url, folder)
+    index = ImageIndex(folder) if url is None else TeamPeople(url, folder, _check_moved)
     index.settle()
     if declares and url is None and index.settled() is None:
         for notes in folder.parent.glob("ledgers/*.others"):

@@ -141,14 +141,23 @@ class TeamPeople(TeamImages):
         The URL of the team's ledgers.
     folder : Path
         The folder of this machine's keys, one for each server.
+    check_new : function
+        Raises an error for a data set whose people cannot be declared new here.
     """
 
     lock = "people"  # name of the server's lock
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(
+        self, url: str, folder: Path, check_new: Callable[[str], None]
+    ) -> None:
         super().__init__(url)
+        self._check_new = check_new
         self._table = PEOPLE
         self.root, self.folder = folder, folder / server.store_id(url)
+
+    def check_new(self, dataset_id: str) -> None:
+        """Raise an error if members would not count the charges of the data set."""
+        self._check_new(dataset_id)
 
     def _read_key(self) -> bytes:
         """Return this machine's copy of the key that the first member made.

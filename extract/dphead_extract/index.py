@@ -269,6 +269,12 @@ class ImageIndex:
         """Return whether a data set has an entry."""
         return bool(self._kept(dataset_id))
 
+    def check_new(self, dataset_id: str) -> None:
+        """Raise an error if this index cannot get a data set's people as new ones.
+
+        A home's own index can: it is looked at with all ledgers of the home.
+        """
+
     def settle(self, write: bool = False) -> None:
         """Raise FormatError if another index has the id systems of this home.
 

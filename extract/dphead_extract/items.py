@@ -32,13 +32,25 @@ _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 class GroupIds(np.ndarray):
     """Hold ids of groups, int64 (n,), which `group_ids` does not take for names.
 
-    Slices and `np.concatenate` keep this type.
+    Slices, and `np.concatenate` of ids alone, keep this type. All other results are
+    plain arrays.
     """
 
     @property
     def __array_priority__(self) -> float:
         """Return more than an array has, so that `np.concatenate` keeps the type."""
         return 1.0
+
+    def __array_wrap__(self, array: np.ndarray, *_: Any) -> np.ndarray:
+        """Return the result of a function of numpy as a plain array."""
+        return np.asarray(array)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Return what a function of numpy returns, but as numbers if some were."""
+        found = super().__array_function__(func, types, args, kwargs)
+        if func is np.concatenate and not all(isinstance(a, GroupIds) for a in args[0]):
+            return np.asarray(found)
+        return found
 
 
 def declared_dtype(values: Any) -> np.dtype:

@@ -300,6 +300,8 @@ class People:
         if self.index is None or self.system is None:
             return
         assert groups is not None
+        if self.new and not self.index.knows(dataset_id):
+            self.index.check_new(dataset_id)
         self.index.settle(write=True)
         system = self._mark("system", self.system)
         digests = groups_digests(self.index, dataset_id, groups).values()

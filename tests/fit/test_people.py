@@ -1351,6 +1351,24 @@ def test_a_fit_of_groups_needs_a_home(tmp_path, clinic, monkeypatch):
     assert f"belongs to the id system {clinic}" in refusal(*alone)
 
 
+def test_people_of_a_ledger_file_are_declared_on_a_server_only_after_it_moved(
+    team, tmp_path, clinic, monkeypatch
+):
+    """Other members would set a budget that does not count its fits."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    path, command = year(tmp_path, "y", 0)
+    fitted(*command)
+    fit = ("fit", path, "-o", tmp_path / "run", *FIT, "--allow-large-delta")
+    fitted(*fit, "--epsilon", 1)
+    on_server(team, monkeypatch)
+    declare = ("ledger", "people", clinic, path, "--new-people")
+    assert "Type `dphead ledger move`" in words(refusal(*declare))
+    assert not people_index().knows(id_of(path))
+    fitted("ledger", "move", path)
+    fitted(*declare)
+    assert open_ledger(None, id_of(path)).count_fits() == 1
+
+
 def test_a_server_has_one_key_of_people(team, tmp_path, monkeypatch):
     """Also while only digests of groups were made with it."""
     team.run("CREATE DATABASE keys")

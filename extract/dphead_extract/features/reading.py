@@ -150,7 +150,9 @@ class FeaturesFile:
         """
         if not self.config["has_group"]:
             return None
-        return self._read("group", slice(None)).view(GroupIds)
+        ids = self._read("group", slice(None)).view(GroupIds)
+        ids.flags.writeable = False
+        return ids
 
     def _read(self, name: str, rows: slice) -> np.ndarray:
         """Return some rows of a column, or raise FormatError for a damaged file."""

@@ -93,7 +93,7 @@ class Header:
         check_dataset_id(self.dataset_id)
 
 
-def group_ids(groups: Any, n_rows: int) -> np.ndarray:
+def group_ids(groups: Any, n_rows: int) -> GroupIds:
     """Return the id of each row's group; an id depends only on the row's value.
 
     Parameters
@@ -118,9 +118,9 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
         The check uses the dtype of the column, or of each item in a list.
     """
     if isinstance(groups, GroupIds) and groups.dtype == np.int64:
-        groups = np.asarray(groups)
-        if groups.shape == (n_rows,):
+        if groups.shape == (n_rows,) and int(np.min(groups, initial=-1)) == UNGROUPED:
             return groups
+        groups = np.asarray(groups)
     try:
         values, dtype = read_column(groups), declared_dtype(groups)
     except TypeError:
@@ -135,10 +135,12 @@ def group_ids(groups: Any, n_rows: int) -> np.ndarray:
             "types by `groups.astype(str)`."
         )
     if values.dtype.kind == "O":
-        return np.array([_group_item(item) for item in values.tolist()], np.int64)
+        ids = np.array([_group_item(item) for item in values.tolist()], np.int64)
+        return ids.view(GroupIds)
     with np.errstate(all="ignore"):  # a signaling NaN would warn
         found, at = np.unique(values, return_inverse=True)
-    return np.array([_group_item(item) for item in found.tolist()], np.int64)[at]
+    ids = np.array([_group_item(item) for item in found.tolist()], np.int64)
+    return ids[at].view(GroupIds)
 
 
 def group_names(groups: Any) -> set[str]:

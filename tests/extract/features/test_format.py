@@ -294,7 +294,14 @@ def test_a_part_of_a_file_has_the_group_ids_of_the_file(tmp_path):
     write_features(tmp_path / "b.h5", np.eye(4, 2), group=part)
     with open_features(tmp_path / "b.h5") as file:
         assert file.group.tolist() == group_ids([*names[:3], "P-3"], 4).tolist()
+    assert group_ids(group_ids(names, 5), 5).tolist() == ids.tolist()
+    # numbers are names
+    five = [5, 6, -1]
+    for made in (ids + 0, np.append(ids[:2], five), np.r_[ids[:2], five]):
+        assert group_ids(made, 5).tolist() == group_ids(made.tolist(), 5).tolist()
     assert group_ids(ids.astype(str), 5).tolist() != ids.tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        ids[0] = 5
 
 
 def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
