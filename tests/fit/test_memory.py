@@ -211,7 +211,7 @@ def test_a_streamed_fit_keeps_its_bound(tmp_path):
 
     (VmHWM, as getrusage's maximum starts from the peak of this process.)
     """
-    n, d, block = 1_204_224, 128, 8192  # 647 MB; the bound varies by a few MB
+    n, d, block = 1_204_224, 128, 8192  # 643 MB; the bound varies by a few MB
     names = {"class_names": ["a", "b", "c"], "classes_declared": "classes-flag"}
     header = Header(n, d, block_rows=block, **names)
     x = np.random.default_rng(0).standard_normal((block, d)).astype(np.float32)
