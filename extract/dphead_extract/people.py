@@ -300,7 +300,7 @@ class People:
         if self.index is None or self.system is None:
             return
         assert groups is not None
-        if self.new and not self.index.knows(dataset_id):
+        if self.new:
             self.index.check_new(dataset_id)
         self.index.settle(write=True)
         system = self._mark("system", self.system)

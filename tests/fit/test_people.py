@@ -1351,6 +1351,26 @@ def test_a_fit_of_groups_needs_a_home(tmp_path, clinic, monkeypatch):
     assert f"belongs to the id system {clinic}" in refusal(*alone)
 
 
+def test_a_merge_that_died_lets_no_ledger_file_be_declared_new_on_a_server(
+    team, tmp_path, clinic, monkeypatch
+):
+    """The server then knows the people, but not the fits of the file."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    path = made(tmp_path, "one", 0)
+    charged(path)
+    on_server(team, monkeypatch)
+
+    def dies(*_):
+        raise Killed
+
+    with monkeypatch.context() as died, pytest.raises(Killed):
+        died.setattr(module, "note_ledger", dies)
+        module.declare_people(path, clinic, new=False)
+    assert people_index().knows(id_of(path))
+    said = refusal("ledger", "people", clinic, path, "--new-people")
+    assert "would not count" in words(said)
+
+
 def test_people_of_a_ledger_file_are_declared_on_a_server_only_after_it_moved(
     team, tmp_path, clinic, monkeypatch
 ):
