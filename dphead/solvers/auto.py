@@ -188,9 +188,8 @@ class Auto:
         first = FirstGradient(None if planned else AdaptiveStepSize(facts, descent))
         head = yield from descent.solve(facts, first)
         found = before = None
-        asked = params_of(
-            head
-        )  # of the head before it is cooled, which decides equally
+        # of the head before it is cooled, which decides equally
+        asked = params_of(head)
         if self.balanced and not _exact(facts):
             statistic = ClassCorrectCounts(facts.n_classes)
             before = yield Request(BEFORE, statistic, asked)

@@ -32,8 +32,9 @@ _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 class GroupIds(np.ndarray):
     """Hold ids of groups, int64 (n,), which `group_ids` does not take for names.
 
-    Slices, and `np.concatenate` of ids alone, keep this type. All other results are
-    plain arrays.
+    Slices, and `np.concatenate` of ids alone, keep this type. Results of arithmetic,
+    and ids that are joined with numbers, are plain arrays. Copies, and arrays that are
+    made like one (`np.empty_like`), keep it too: write only ids into them.
     """
 
     @property
@@ -41,9 +42,11 @@ class GroupIds(np.ndarray):
         """Return more than an array has, so that `np.concatenate` keeps the type."""
         return 1.0
 
-    def __array_wrap__(self, array: np.ndarray, *_: Any) -> np.ndarray:
-        """Return the result of a function of numpy as a plain array."""
-        return np.asarray(array)
+    def __array_wrap__(
+        self, array: np.ndarray, context: Any = None, return_scalar: bool = False
+    ) -> Any:
+        """Return the result of a function of numpy as a plain array or number."""
+        return array[()] if return_scalar else np.asarray(array)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Return what a function of numpy returns, but as numbers if some were."""

@@ -79,6 +79,7 @@ class Losses:
         grid = np.concatenate([[0.0], losses[:-1]])
 
         def enough(i: int) -> bool:
+            """Return whether delta is small enough at a point of the grid."""
             return bool(self.deltas(grid[i]) <= delta)
 
         # delta falls with epsilon, so the first point that is small enough decides.

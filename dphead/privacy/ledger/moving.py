@@ -82,11 +82,7 @@ def _announce(source: Ledger, target: Ledger) -> None:
 
     A charge or a budget beside it would end the move, which adds to an empty ledger.
     """
-
-    def kept() -> bool:
-        return AWAITS in target.facts()
-
-    with target.transaction(kept=kept, but=AWAITS):
+    with target.transaction(kept=lambda: AWAITS in target.facts(), but=AWAITS):
         _check_target(source, target)
         if (digests := _digests(source)) and not holds_all(source, target):
             target.set_once(AWAITS, digests[-1])

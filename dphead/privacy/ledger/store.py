@@ -152,7 +152,7 @@ class LedgerFile:
 
     @staticmethod
     def _check_named(place: str, named: str, dataset_id: str | None) -> None:
-        """Refuse a ledger on a server whose name is not the data set's id.
+        """Refuse the name of a server's ledger if it is not the data set's id.
 
         Other members look for a data set's ledger under its id alone.
         """

@@ -300,6 +300,7 @@ def test_a_part_of_a_file_has_the_group_ids_of_the_file(tmp_path):
     for made in (ids + 0, np.append(ids[:2], five), np.r_[ids[:2], five]):
         assert group_ids(made, 5).tolist() == group_ids(made.tolist(), 5).tolist()
     assert group_ids(ids.astype(str), 5).tolist() != ids.tolist()
+    assert isinstance(ids.max(), np.int64)
     with pytest.raises(ValueError, match="read-only"):
         ids[0] = 5
 
