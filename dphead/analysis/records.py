@@ -125,8 +125,10 @@ class FinishedRun:
             "total_epsilon": total.epsilon,
             "total_accountant": total.accountant,
         }
-        data = report["data"] | {"dataset_id": ledger["dataset_id"]}
-        return report | {"ledger": ledger, "data": data | {"people": ledger["people"]}}
+        data = report["data"]
+        if data.get("dataset_id") is not None:  # people of arrays are not declared
+            data = data | {key: ledger[key] for key in ("dataset_id", "people")}
+        return report | {"ledger": ledger, "data": data}
 
     def about_total(self) -> str:
         """Explain why `spent_now` exceeds the run's own epsilon (`about_sum`)."""

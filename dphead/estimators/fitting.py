@@ -26,7 +26,7 @@ from dphead.analysis.check import about_classes
 from dphead.analysis.ledger_place import counted_at
 from dphead.analysis.protected import about_people
 from dphead.data.device_rows import DeviceRows
-from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
+from dphead.estimators.guarantee import IN_ONE_PROGRAM, SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
 from dphead.estimators.labels import saved_facts
 from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
@@ -315,6 +315,8 @@ class PrivateEstimator(BaseEstimator):
         people = about_people(vars(data.source)) or ""
         people += "." if people else ""
         notes = [large, *about.warnings, *weaker.values(), people]
+        if isinstance(self.ledger, Ledger) and self.ledger.path == IN_MEMORY:
+            notes.append(IN_ONE_PROGRAM)
         self.privacy_: Privacy = privacy_of(
             plan,
             n_rows=data.facts.n_rows,

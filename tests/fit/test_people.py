@@ -1002,13 +1002,22 @@ def test_a_plain_file_names_no_system(tmp_path):
     assert json.loads(dphead("check", tmp_path / "run", "--json").out)["findings"]
 
 
-def test_people_in_arrays_are_recognized_within_them(tmp_path):
+def test_people_in_arrays_are_recognized_within_them(tmp_path, clinic):
+    """Also after the data set of their ledger was declared and merged."""
+    one, two = (made(tmp_path, name, 0) for name in ("one", "two"))
+    fitted("ledger", "budget", one, "--epsilon", 3, "--delta", 1e-3)
+    charged(two)
     x = np.random.default_rng(0).normal(size=(40, 4))
+    ledger, run = read_ledger(None, id_of(one)).path, tmp_path / "run"
     head = DPLeastSquaresClassifier(
-        classes=[0, 1], epsilon=1, delta=1e-3, group_cap=2, ledger=tmp_path / "l.sqlite"
+        classes=[0, 1], epsilon=1, delta=1e-3, group_cap=2, ledger=ledger
     )
     head.fit(x, np.arange(40) % 2, groups=np.arange(40) // 2)
     assert any("only within this data set" in note for note in head.privacy_.notes)
+    head.save(run)
+    fitted("ledger", "people", clinic, one, two)
+    for text in exported(run, tmp_path / "export"):
+        assert OWN in text and clinic not in text and "features file" not in text
 
 
 def test_the_server_never_has_the_key(team, tmp_path, clinic, monkeypatch):
