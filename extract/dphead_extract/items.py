@@ -12,6 +12,7 @@ import hashlib
 import re
 import sys
 from contextlib import suppress
+from functools import cache
 from typing import Any
 from unicodedata import normalize
 
@@ -29,13 +30,25 @@ _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+[eE]\+?|[eE]\+)[0-9]+")
 _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 
 
+_FILLED = (np.zeros_like, np.ones_like, np.full_like)
+
+
 class GroupIds(np.ndarray):
     """Hold ids of groups, int64 (n,), which `group_ids` does not take for names.
 
-    Slices, and `np.concatenate` of ids alone, keep this type. Results of arithmetic,
-    and ids that are joined with numbers, are plain arrays. Copies, and arrays that are
-    made like one (`np.empty_like`), keep it too: write only ids into them.
+    Slices, copies, and `np.concatenate` of ids alone keep this type. Results of
+    arithmetic, and ids that are joined with numbers, are plain arrays. Only ids can be
+    assigned to items. Numpy's functions that write into an array do not check this.
     """
+
+    def __setitem__(self, rows: Any, ids: Any) -> None:
+        """Replace ids by others; raise FormatError for numbers, which are names."""
+        if not isinstance(ids, GroupIds):
+            raise FormatError(
+                "Only an array of ids can be assigned to ids of groups. Use "
+                "`group_ids(names, n)`."
+            )
+        super().__setitem__(rows, ids)
 
     @property
     def __array_priority__(self) -> float:
@@ -51,7 +64,8 @@ class GroupIds(np.ndarray):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Return what a function of numpy returns, but as numbers if some were."""
         found = super().__array_function__(func, types, args, kwargs)
-        if func is np.concatenate and not all(isinstance(a, GroupIds) for a in args[0]):
+        joined = args[0] if func is np.concatenate else ()
+        if func in _FILLED or not all(isinstance(part, GroupIds) for part in joined):
             return np.asarray(found)
         return found
 
@@ -245,24 +259,30 @@ def _decimal(number: float) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
+@cache
+def _whole_below(kind: type) -> float:
+    """Return the number below which floats of a type hold every whole number."""
+    return 2.0 ** (1 + np.finfo(kind).nmant)
+
+
 def check_exact(groups: Any) -> None:
     """Raise FormatError for an id that may be another one, rounded.
 
     It would be the id of another person than the same number with all its digits.
     """
     dtype = declared_dtype(groups)
-    limit = 2.0 ** (1 + np.finfo(dtype if dtype.kind == "f" else float).nmant)
-    # their fractions are other numbers than those of the same texts
-    is_narrow = dtype in (np.float16, np.float32)
     for item in read_column(groups).tolist():
         rounded = False
         if type(item) in _FLOATS:
-            rounded = abs(item) >= limit or (is_narrow and item % 1 > 0)
+            kind = dtype.type if dtype.kind == "f" else type(item)
+            rounded = abs(float(item)) >= _whole_below(kind)
+            # their fractions are other numbers than those of the same texts
+            rounded |= kind in (np.float16, np.float32) and item % 1 > 0
         elif isinstance(item, str | bytes):
             name = name_of(item) or ""
             rounded = _SHORTENED.fullmatch(name) is not None
             if _DECIMALS.fullmatch(name) and "." in name:
-                rounded |= abs(float(name)) >= limit
+                rounded |= abs(float(name)) >= _whole_below(float)
         if rounded:
             raise FormatError(
                 "A group may be a rounded number, such as 1.10101E+17. Write groups "

@@ -209,6 +209,9 @@ def test_a_table_of_another_library_is_no_column():
         (["9007199254740993.0"], False),
         (np.array([7.5]), True),
         (np.array([7.1], np.float32), False),  # 7.099999904632568
+        ([np.float32(7.1)], False),
+        (np.array([np.float32(2**24)], object), False),
+        ([np.float16(2**11)], False),
         (pa.array([1.1e17, None]), False),
         (pa.array([2.0**24], pa.float32()), False),
         (pa.array([1.1e17]).dictionary_encode(), False),

@@ -102,7 +102,7 @@ def group_ids(groups: Any, n_rows: int) -> GroupIds:
         Names of groups: strings or numbers, with the same meaning in every format. A
         row with a missing value (None, NaN, pandas' NA, a masked item, "") is a group
         of one row. The value -1 names a group. Ids of a features file (`GroupIds`)
-        stay as they are.
+        stay as they are. Rounded numbers are taken for other people, without an error.
     n_rows : int
         Number of rows.
 

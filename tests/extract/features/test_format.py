@@ -297,12 +297,22 @@ def test_a_part_of_a_file_has_the_group_ids_of_the_file(tmp_path):
     assert group_ids(group_ids(names, 5), 5).tolist() == ids.tolist()
     # numbers are names
     five = [5, 6, -1]
-    for made in (ids + 0, np.append(ids[:2], five), np.r_[ids[:2], five]):
+    for made in (
+        ids + 0,
+        np.append(ids[:2], five),
+        np.r_[ids[:2], five],
+        np.full_like(ids, 5),
+    ):
         assert group_ids(made, 5).tolist() == group_ids(made.tolist(), 5).tolist()
     assert group_ids(ids.astype(str), 5).tolist() != ids.tolist()
     assert isinstance(ids.max(), np.int64)
+    for other in (np.empty_like(ids), ids.copy(), ids[[0, 1, 2, 3, 4]]):
+        other[:] = ids
+        assert group_ids(other, 5).tolist() == ids.tolist()
+        with pytest.raises(FormatError, match="Only an array of ids can be assigned"):
+            other[2:] = five
     with pytest.raises(ValueError, match="read-only"):
-        ids[0] = 5
+        ids[:1] = ids[1:2]
 
 
 def test_verify_finds_rows_and_groups_in_two_splits(tmp_path):
