@@ -68,7 +68,9 @@ def list_claims(selectors: tuple[str, ...]) -> None:
     """List claims, each with its state and the commands that measure it.
 
     CLAIM: PAPER, PAPER-TABLE, PAPER-TABLE-DATASET or PAPER-TABLE-DATASET-EPSILON, such
-    as FC23-3 or TB21-1-mnist-2.93. The default is all claims.
+    as FC23-3 or TB21-1-mnist-2.93, or the name of one number, such as
+    TB21-1-mnist-2.93:2. The default is all claims. In a command, NAME is any name that
+    follows it.
     """
     from benchmarks import jobs, runner, verdicts
     from benchmarks.claims import PAPERS
@@ -104,19 +106,23 @@ def list_claims(selectors: tuple[str, ...]) -> None:
     show_default=True,
     help="Number of noise draws of a fit, at most.",
 )
-def reproduce(selectors: tuple[str, ...], **given: Any) -> None:
+def reproduce(selectors: tuple[str, ...], draws: int, **given: Any) -> None:
     """Run the fits of claims that are missing, and print the paper's numbers and ours.
 
-    CLAIM: as in `claims`, or quick, which repeats 19 stored fits (two minutes).
+    CLAIM: as in `claims`, or quick, which repeats 19 stored fits (two minutes). Ctrl-C
+    prints the numbers of the fits so far.
     """
     from benchmarks import runner
 
     for selector in selectors or ("quick",):
         try:
-            found = runner.reproduce(selector, **given)
+            click.echo(runner.reproduce(selector, draws=draws, **given))
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("\nInterrupted. What is done so far:\n", err=True)
+            click.echo(runner.reproduce(selector, draws=0, **given))
+            raise
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error
-        click.echo(found)
 
 
 @main.command()

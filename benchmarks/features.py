@@ -79,11 +79,6 @@ def extract_options(dataset: str, features: str) -> str:
         return MOBILENET + shlex.quote(str(weights))
     if features == "scatternet-normalized-27":
         return "--backbone scatternet --normalize group --groups 27"
-    if features not in ("scatternet", "scatternet-unscaled"):
-        raise ValueError(
-            "features must be scatternet, scatternet-unscaled, scatternet-gN or "
-            f"mobilenetv2-128, got {features=}. Choose one."
-        )
     options = "--backbone scatternet --normalize none"
     if dataset == "digits":
         return f"{options} --scatter-j 1"

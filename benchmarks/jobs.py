@@ -32,6 +32,7 @@ ACCELERATOR, NOT_PUBLIC = "needs an accelerator", "needs weights that are not pu
 LICENSED = "needs data under a license"
 PIXELS, NETWORK = "CNN on pixels", "mobilenetv2-128"
 ABLATION = "WRN-40-4, ablation"
+Settings = dict[str, Any]
 BEST = {MAPS: "tb21-sn-cnn", PIXELS: "tb21-cnn"}  # of TB21's search
 SPREAD = ("min", "median", "MAD")  # of a search, which its best run does not decide
 SEARCHED = 360  # configurations of TB21's search for each kind of features
@@ -56,7 +57,7 @@ class Job:
     epsilon: float
     delta: float = 1e-5
     preset: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     accountant: str = "auto"
     clip_only: bool = False
     sampling: str = "poisson"
@@ -64,7 +65,7 @@ class Job:
     draws: int = field(default=DRAWS, compare=False)
     label: str = field(default="", compare=False)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Settings:
         """Everything that decides the result, as JSON data."""
         data = asdict(self) | {"epsilon": str(float(self.epsilon)), "held_out": False}
         left_out = {"draws", "label"}
@@ -127,18 +128,13 @@ def standing(claim: Claim) -> tuple[str, str]:
         reasons.append(f"a search of {SEARCHED} configurations")
     if claim.needs["weights"] != "none":
         reasons.append(f"weights: {claim.needs['weights']}")
-    if claim.settings.get("sampling") == "shuffle":
-        reasons.append("networks have Poisson batches here, not shuffled ones")
     reasons += claims.tried(claim)
-    here = jobs[0].here and claim.metric not in SPREAD
-    return NOT_RUN if here else ACCELERATOR, "; ".join(reasons)
+    return ACCELERATOR, "; ".join(reasons)
 
 
 def measured_here(claim: Claim) -> bool:
     """Whether a CPU measures the jobs of a claim, and they decide it."""
-    decides = claim.features == "ScatterNet" or not (
-        claim.metric in SPREAD or claim.settings.get("sampling") == "shuffle"
-    )
+    decides = claim.features == "ScatterNet" or claim.metric not in SPREAD
     return decides and any(job.here for job in jobs_of(claim))
 
 
@@ -173,9 +169,11 @@ def commands(claim: Claim) -> list[list[str]]:
     from benchmarks import training
 
     jobs = jobs_of(claim)
-    run = ["python", "-m", "benchmarks", "reproduce", claim.id]
+    run = ["python", "-m", "benchmarks", "reproduce", claim.name]
     if run_here(claim):
         return [[*run, "--images", "IMAGES"]]
+    if claim.metric in METRICS:
+        return [run]
     if not jobs:
         return []
     if jobs[0].trains:
@@ -213,16 +211,31 @@ def small(claim: Claim) -> Job | None:
     if claim.features == ABLATION and "validation" in claim.metric:
         return _ablation(claim, "small")
     if claim.paper == "FC23" and claim.features == "ViT-B/16, ImageNet-1k":
-        job = _own(claim.dataset, claim.method, int(claim.settings["epochs"]))
+        dataset, method, epochs = claim.dataset, claim.method, claim.settings["epochs"]
         # 100 Hessians of 1,280 features take hours
-        if (claim.dataset, claim.method) != ("cifar100", "dp-newton"):
-            return replace(job, epsilon=float(claim.epsilon))
+        if (dataset, method) == ("cifar100", "dp-newton"):
+            return None
+        # a cell of Table 3 or 4 on an available network: MobileNetV2 of ImageNet-1K,
+        # our defaults, no search
+        return Job(
+            dataset,
+            NETWORK,
+            method,
+            float(claim.epsilon),
+            settings={} if method == "dp-ls" else {"steps": int(epochs)},
+            label=f"{method}, {epochs}",
+            draws=1 if method == "dp-newton" else DRAWS if dataset == "cifar10" else 2,
+        )
     return None
+
+
+def _sampling(claim: Claim) -> str:
+    return str(claim.settings.get("sampling", "poisson"))
 
 
 def _network(claim: Claim, preset: str) -> Job:
     """Return an end-to-end training with a claim's preset."""
-    settings: dict[str, Any] = dict(claim.needs.get("options", {}))
+    settings: Settings = dict(claim.needs.get("options", {}))
     if claim.needs["weights"] != "none":
         settings["weights"] = "WEIGHTS"
     if claim.method == "dp-sgd" and preset == "de22-23":
@@ -258,6 +271,7 @@ def _network(claim: Claim, preset: str) -> Job:
         preset or None,
         settings,
         {"TB21": TB21_ACCOUNTANT, "TAN23": "rdp"}.get(claim.paper, "auto"),
+        sampling=_sampling(claim),
         rows=int(claim.settings.get("training_rows", 0)) or None,
         draws=1,
         label=f"settings of Table 13, {PAPER} accounting"
@@ -287,9 +301,7 @@ def _head(claim: Claim, preset: str) -> Job:
 
 def _ablation(claim: Claim, size: str) -> Job:
     """Return De22's Table 2 up to a claim's line, in full or in small."""
-    settings: dict[str, Any] = {
-        "model": "wrn-40-4" if size == "options" else "wrn-16-1"
-    }
+    settings: Settings = {"model": "wrn-40-4" if size == "options" else "wrn-16-1"}
     for line, adds in claims.needs("ablation").items():
         settings |= adds[size]
         if line == claim.row:
@@ -325,12 +337,12 @@ def _scatternet(claim: Claim) -> Iterator[Job]:
         )
         delta = float(claim.delta)
         epsilon = float(claim.epsilon)
-        table13: dict[str, Any] = {
+        table13: Settings = {
             "features": features,
             "preset": f"tb21-{claim.dataset}",
             "label": "settings of Table 13",
         }
-        chosen: list[dict[str, Any]] = [
+        chosen: list[Settings] = [
             {**c, "preset": "tb21"} for c in _chosen(claim.dataset, epsilon)
         ]
         for accounting, accountant in ((PAPER, TB21_ACCOUNTANT), (EXACT, "auto")):
@@ -344,7 +356,7 @@ def _scatternet(claim: Claim) -> Iterator[Job]:
                     how["preset"],
                     how.get("settings", {}),
                     accountant,
-                    sampling=str(claim.settings.get("sampling", "poisson")),
+                    sampling=_sampling(claim),
                     label=f"{how['label']}, {accounting} accounting",
                 )
 
@@ -361,7 +373,7 @@ def sweep(dataset: str, size: int = 36) -> list[Job]:
         | grid["normalization"]
     )
     clips.setdefault("n_channels", 81)
-    kinds: list[tuple[str, dict[str, Any]]] = [
+    kinds: list[tuple[str, Settings]] = [
         (f"scatternet-g{g}", {}) for g in grid["groups"]
     ]
     for sigma in grid["normalization"]["noise_multiplier"]:
@@ -428,22 +440,10 @@ def _table2(claim: Claim) -> Iterator[Job]:
         )
 
 
-def _chosen(dataset: str, epsilon: float) -> list[dict[str, Any]]:
+def _chosen(dataset: str, epsilon: float) -> list[Settings]:
     """Settings chosen on held-out training rows, for this data set and budget."""
     rows = tomllib.loads(CHOSEN.read_text())["chosen"]
     return [r for r in rows if r["dataset"] == dataset and epsilon in r["epsilons"]]
-
-
-def _own(dataset: str, method: str, epochs: int) -> Job:
-    """Return a cell of FC23's Table 3 or 4 on an available network: MobileNetV2 of
-    ImageNet-1K, our defaults, no search.
-    """
-    settings = {} if method == "dp-ls" else {"steps": epochs}
-    draws = 1 if method == "dp-newton" else DRAWS if dataset == "cifar10" else 2
-    label = f"{method}, {epochs}"
-    return Job(
-        dataset, NETWORK, method, 1.0, settings=settings, label=label, draws=draws
-    )
 
 
 def own_de22() -> list[Job]:
@@ -474,13 +474,8 @@ def quick() -> list[Job]:
         for method in ("dp-fc", "dp-ls", "dp-adam")
         for epsilon in (1.0, 8.0)
     ]
-    claim = next(
-        c
-        for c in claims.load("TB21")
-        if c.table == "1" and c.epsilon == "2.93" and not c.source
-    )
-    mnist = [job for job in jobs_of(claim) if job.accountant == "auto"]
-    return small + [replace(job, draws=1) for job in mnist[-1:]]
+    (claim,) = selected("TB21-1-mnist-2.93:2")
+    return [*small, replace(jobs_of(claim)[-1], draws=1)]
 
 
 def select(selector: str, backbone: str = "") -> list[tuple[Claim | None, Job]]:
@@ -511,13 +506,19 @@ def select(selector: str, backbone: str = "") -> list[tuple[Claim | None, Job]]:
 
 
 def selected(selector: str) -> list[Claim]:
-    """Return the claims whose id begins with a selector, runnable or not."""
-    wanted = f"{selector.lower()}-"
-    found = [c for c in claims.load() if f"{c.id}-".lower().startswith(wanted)]
+    """Return the claims whose id begins with a selector, or the one with its name."""
+    wanted = selector.lower()
+    found = [
+        claim
+        for claim in claims.load()
+        if f"{claim.id}-".lower().startswith(f"{wanted}-")
+        or claim.name.lower() == wanted
+    ]
     if not found:
         raise ValueError(
             f"no claim has the id {selector!r}. Type PAPER, PAPER-TABLE, "
-            "PAPER-TABLE-DATASET or PAPER-TABLE-DATASET-EPSILON, such as TB21-1-mnist. "
-            f"The papers are {', '.join(claims.PAPERS)}."
+            "PAPER-TABLE-DATASET or PAPER-TABLE-DATASET-EPSILON, such as TB21-1-mnist, "
+            "or a name that `python -m benchmarks claims` prints. The papers are "
+            f"{', '.join(claims.PAPERS)}."
         )
     return found

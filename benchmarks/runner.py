@@ -59,7 +59,9 @@ def fit(task: Task) -> dict[str, Any]:
         **measured(result, data.x, data.y),
         **provenance(),
     }
-    return row | ({"exact_epsilon": true_epsilon(plan)} if shuffled else {})
+    if shuffled:
+        row["exact_epsilon"] = true_epsilon(plan.events(), plan.delta)
+    return row
 
 
 def prepared(job: Job, facts: ProblemInfo) -> tuple[Solver, FitPlan]:
@@ -126,7 +128,7 @@ def missing(
     for _, job in jobs.select(selector, backbone_of(file)):
         # Without noise, full batches leave nothing to chance.
         once = job.epsilon == float("inf") and not job.clip_only
-        for seed in range(1 if once else min(draws, job.draws)):
+        for seed in range(min(draws, 1 if once else job.draws)):
             if (job.key, seed) not in done:
                 task = Task(job, seed, path, images, file)
                 tasks.setdefault((job.key, seed), task)
@@ -194,6 +196,8 @@ def reproduce(
         found = list({c.row + c.column: c for c, _ in pairs if c}.values())
     rows = stored(new)
     by_key = verdicts.by_key_of(rows)
+    if not file:  # the order of a column is that of its stored numbers, too
+        by_key = verdicts.by_key_of(stored(out)) | by_key
     parts = [verdicts.told(found, by_key, file is not None)]
     if again:
         parts.append(verdicts.compared(pairs, stored(out), rows))

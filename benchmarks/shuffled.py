@@ -7,6 +7,8 @@ not hold for them. What does hold is printed beside: a row is in one batch an ep
 that `epochs` Gaussian releases compose without any amplification.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +27,7 @@ class ShuffledBatches(NoiseSource):
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed)
         self._first = next(i for i, s in enumerate(plan.specs) if s.sampling_prob < 1)
-        self._parts = batches_per_epoch(plan)
+        self._parts = batches_per_epoch(plan.specs[self._first].sampling_prob)
 
     def generator(self, sequence: int, purpose: str) -> Any:
         """For a sample, uniforms that are 0 for the rows of the next batch and 1 for
@@ -47,21 +49,21 @@ class _Batch:
         return uniforms
 
 
-def batches_per_epoch(plan: Plan) -> int:
-    """Batches that a shuffled epoch is cut into: 1 / sampling probability, rounded
-    up.
-    """
-    return int(np.ceil(1 / min(s.sampling_prob for s in plan.specs) - 1e-9))
+def batches_per_epoch(sampling_prob: float) -> int:
+    """Batches that a shuffled epoch is cut into."""
+    return math.ceil(1 / sampling_prob - 1e-9)
 
 
-def true_epsilon(plan: Plan) -> float:
-    """Epsilon of the plan's noise with shuffled batches, without amplification: each
-    row is used once an epoch.
+def true_epsilon(events: Sequence[GaussianEvent], delta: float) -> float:
+    """Epsilon of releases with shuffled batches, without amplification: each row is
+    used once an epoch.
     """
-    events = [e for e in plan.events() if e.sampling_prob == 1]
-    for e in (e for e in plan.events() if e.sampling_prob < 1):
-        uses = int(np.ceil(e.count / batches_per_epoch(plan)))
-        events.append(GaussianEvent(e.noise_multiplier, 1.0, uses))
-    return accounting.epsilon_from_mu(
-        cast(float, accounting.total_mu(events)), plan.delta
-    )
+    full = [
+        GaussianEvent(
+            e.noise_multiplier,
+            1.0,
+            math.ceil(e.count / batches_per_epoch(e.sampling_prob)),
+        )
+        for e in events
+    ]
+    return accounting.epsilon_from_mu(cast(float, accounting.total_mu(full)), delta)

@@ -5,21 +5,23 @@ import math
 import os
 import tempfile
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import click
 
 from benchmarks import claims, features
 from benchmarks.jobs import Job
+from benchmarks.shuffled import ShuffledBatches, true_epsilon
 from benchmarks.store import provenance
 from dphead.analysis.profiles import all_profiles
+from dphead.finetune import run
 from dphead.finetune.gradients import ModelGradient
 from dphead.finetune.options import FinetuneOptions
-from dphead.finetune.run import make_training
 from dphead.finetune.settings import NAMES
 from dphead.planning import presets
 from dphead.planning.plan import large_delta
@@ -27,6 +29,7 @@ from dphead.privacy.accounting import GaussianEvent
 from dphead.solvers.base import ProblemInfo
 
 SHAPES = {"mnist": "81,7,7", "fashion-mnist": "81,7,7", "cifar10": "243,8,8"}  # of maps
+_PREPARE = run._prepare
 _SIZE = 1000  # parameters of a planned network: a plan depends on no weight
 
 
@@ -105,7 +108,7 @@ def planned(job: Job, calibrate: bool = True) -> None:
         statistic = ModelGradient(facts.n_classes, _SIZE, *named)
         spec = SimpleNamespace(images=0)  # of a group
         network: Any = SimpleNamespace(statistic=statistic, start=None, spec=spec)
-        make_training(settings, target, facts, network)
+        run.make_training(settings, target, facts, network)
 
 
 def views(job: Job) -> float:
@@ -115,11 +118,17 @@ def views(job: Job) -> float:
     return (s.batch_size or n_rows) * (s.steps or 1) * max(1, s.views)
 
 
+def _shuffled(options: FinetuneOptions, data: Any, plan: Any, *rest: Any) -> Any:
+    """Prepare a training as `dphead finetune` does, with shuffled batches."""
+    noise = ShuffledBatches(cast(int, options.seed), plan)
+    return replace(_PREPARE(options, data, plan, *rest), noise=noise)
+
+
 def train(job: Job, seed: int, images: Path | None) -> dict[str, Any]:
     """Train a job's network from a seed, and return the row to store."""
     from dphead.cli import cli
 
-    start = time.perf_counter()
+    start, shuffled = time.perf_counter(), job.sampling == "shuffle"
     train, test = features.files(job.dataset, job.features, images)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -130,7 +139,10 @@ def train(job: Job, seed: int, images: Path | None) -> dict[str, Any]:
             command += ["--test-split", "test"]
         command.append("--i-know-this-is-not-private")
         # the ledger and the index of images of a run alone
-        with patch.dict(os.environ, DPHEAD_HOME=folder):
+        with (
+            patch.dict(os.environ, DPHEAD_HOME=folder),
+            patch.object(run, "_prepare", _shuffled if shuffled else _PREPARE),
+        ):
             cli(command[1:], standalone_mode=False)
         report = json.loads((out / "report.json").read_text())
     # a seeded run has no guarantee, so that its report has no profiles
@@ -138,11 +150,12 @@ def train(job: Job, seed: int, images: Path | None) -> dict[str, Any]:
     releases = report["guarantee"]["releases"]
     events = [GaussianEvent(*(release[name] for name in names)) for release in releases]
     profiles = all_profiles(events, job.delta)
+    exact = true_epsilon(events, job.delta) if shuffled else profiles["pld"]
     return {
         "key": job.key,
         "job": job.described(),
         "seed": seed,
-        "exact_epsilon": profiles["pld"],
+        "exact_epsilon": exact,
         "profiles": profiles,
         "noise_multipliers": sorted({event.noise_multiplier for event in events}),
         "accuracy": report["test"]["accuracy"],

@@ -61,6 +61,7 @@ SHOWN = (
 PICTURES = {name: SHOWN.format(name.lower()) for name in ("FC23", "TB21", "De22")}
 PICTURES["TAN23"] = "![Figures 2 and 3 at ε = 8](results/finetune/tan23-epsilon8.png)"
 Row = dict[str, Any]
+ByKey = dict[str, list[Row]]  # stored rows by their job's key
 SPREAD = {"min": min, "max": max, "median": median, "MAD": lambda values: _mad(values)}
 
 
@@ -81,7 +82,7 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
     return "above" if difference > 0 else "below"
 
 
-def in_small(claim: Claim, by_key: dict[str, list[Row]]) -> str:
+def in_small(claim: Claim, by_key: ByKey) -> str:
     """Return whether a claim has the paper's order among its column's claims, on a
     smaller network.
     """
@@ -113,7 +114,7 @@ def in_small(claim: Claim, by_key: dict[str, list[Row]]) -> str:
     return differs if -1 in found else agrees if 1 in found else open_
 
 
-def _small_values(claim: Claim, by_key: dict[str, list[Row]]) -> dict[int, float]:
+def _small_values(claim: Claim, by_key: ByKey) -> dict[int, float]:
     """Return the accuracy of each noise draw in small, in %."""
     job = small(claim)
     rows = by_key.get(job.key, []) if job else []
@@ -160,7 +161,7 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
     return "\n".join([*parts, *folded, "</details>\n"])
 
 
-def small_blocks(found: list[Claim], by_key: dict[str, list[Row]]) -> list[str]:
+def small_blocks(found: list[Claim], by_key: ByKey) -> list[str]:
     """What was measured in small in place of a table's claims."""
     if found[0].paper == "FC23":
         jobs = [job for c in found if (job := small(c))]
@@ -178,12 +179,12 @@ def about_small(found: Iterable[Claim]) -> list[str]:
     return [f"{OWN} {HALF}" if "4" in tables else OWN] if tables else []
 
 
-def claims_table(found: list[Claim], by_key: dict[str, list[Row]]) -> str:
+def claims_table(found: list[Claim], by_key: ByKey) -> str:
     """Claims that were run, a line for each way."""
     return table(HEADER, _lines(list(filter(measured_here, found)), by_key))
 
 
-def told(found: list[Claim], by_key: dict[str, list[Row]], given: bool = False) -> str:
+def told(found: list[Claim], by_key: ByKey, given: bool = False) -> str:
     """The paper's numbers, ours, and verdicts, a line for each way they were run or
     computed.
     """
@@ -203,23 +204,25 @@ def unmeasured(found: Iterable[Claim]) -> list[Claim]:
     return [c for c in found if standing(c)[0] not in ("", ARITHMETIC)]
 
 
-def states(found: Iterable[Claim], by_key: dict[str, list[Row]]) -> str:
+def states(found: Iterable[Claim], by_key: ByKey) -> str:
     """List claims: id, row, paper's number, state and commands."""
     groups = defaultdict(list)
     for claim in found:
         verdict, why = standing(claim)
         if not verdict:
             verdict, why = outcome(claim, by_key)[0], _minutes(claim, by_key)
-        groups[verdict, why, shown(claim)].append(claim)
+        groups[verdict, why, shown(claim, "NAME")].append(claim)
     parts = []
     for (verdict, why, how), group in groups.items():
-        ids = ", ".join(f"{c.id} {claimed(c)} ({_name_of(c)})" for c in group)
-        lines = [f"{verdict}: {why}", how, ids.replace(" (—)", "")]
+        names = ", ".join(f"{c.name} {claimed(c)} ({_name_of(c)})" for c in group)
+        if len(group) == 1:
+            how = shown(group[0])
+        lines = [f"{verdict}: {why}", how, names.replace(" (—)", "")]
         parts.append("\n".join(filter(None, lines)))
     return "\n\n".join(parts)
 
 
-def _minutes(claim: Claim, by_key: dict[str, list[Row]]) -> str:
+def _minutes(claim: Claim, by_key: ByKey) -> str:
     """Return whether a claim is stored, and about how long its jobs take here."""
     jobs = run_here(claim)
     rows = [row for job in jobs for row in by_key.get(job.key, [])]
@@ -301,7 +304,7 @@ def summary(rows: Iterable[Row], by_table: bool = True) -> str:
     return table(["table" if by_table else "paper", *VERDICTS, BEST], lines)
 
 
-def outcome(claim: Claim, by_key: dict[str, list[Row]]) -> tuple[str, str]:
+def outcome(claim: Claim, by_key: ByKey) -> tuple[str, str]:
     """Return two of VERDICTS: by the paper's settings and accounting, and by the best
     of all runs.
     """
@@ -317,8 +320,8 @@ def outcome(claim: Claim, by_key: dict[str, list[Row]]) -> tuple[str, str]:
     return found[0], next(name for name in RUN if name in found)
 
 
-def by_key_of(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
+def by_key_of(rows: Iterable[Row]) -> ByKey:
+    found: ByKey = defaultdict(list)
     for row in rows:
         found[row["key"]].append(row)
     return found
@@ -332,9 +335,7 @@ def _tables(paper: str) -> dict[str, list[Claim]]:
     return found
 
 
-def _lines(
-    found: list[Claim], by_key: dict[str, list[Row]], given: bool = False
-) -> list[list[str]]:
+def _lines(found: list[Claim], by_key: ByKey, given: bool = False) -> list[list[str]]:
     """The cells of the lines of claims that run here; the last is the verdict.
 
     With `given`, of heads on the user's features.
@@ -370,15 +371,19 @@ def _lines(
 def _name_of(claim: Claim) -> str:
     """Return what tells a claim from the others of its table."""
     named = [claim.settings.get(name) for name in ("normalization", "sampling")]
-    metric = claim.metric if claim.metric in SPREAD else ""
-    return " ".join(map(str, filter(None, [_name(claim.row), *named, metric])))
+    if claim.metric in SPREAD:
+        named.append(claim.metric)
+    if "features=" in claim.column:
+        named.append(claim.features)
+    return ", ".join(map(str, filter(None, [_name(claim.row), *named])))
 
 
 def left_table(found: list[Claim]) -> str:
     """What has no run, a line for each printed row, verdict, reason and command."""
     others = defaultdict(list)
     for claim in found:
-        others[claim.row, standing(claim), shown(claim)].append(claim)
+        how = shown(claim, claim.id.removesuffix(f"-{claim.epsilon}"))
+        others[claim.row, standing(claim), how].append(claim)
     lines = [
         [_name(row), _claimed_list(group), *why, how]
         for (row, why, how), group in others.items()
@@ -386,20 +391,20 @@ def left_table(found: list[Claim]) -> str:
     return table(("row", "claimed", "verdict", "what it needs", "commands"), lines)
 
 
-def shown(claim: Claim) -> str:
-    """Return a claim's commands as text, with E for the cell's ε."""
-    found = [shlex.join(words) for words in commands(claim)]
-    if claim.epsilon not in ("", "inf"):
+def shown(claim: Claim, name: str = "") -> str:
+    """Return a claim's commands as text, or with `name` for the claim's and E for its
+    ε.
+    """
+    text = ", then ".join(f"`{shlex.join(words)}`" for words in commands(claim))
+    if name and claim.epsilon not in ("", "inf"):
         printed = f"--epsilon {float(claim.epsilon):g} "
-        found = [text.replace(printed, "--epsilon E ") for text in found]
-    column = claim.id.removesuffix(f"-{claim.epsilon}")
-    found = [text.replace(claim.id, column) for text in found]
-    return ", then ".join(f"`{text}`" for text in found)
+        text = text.replace(printed, "--epsilon E ")
+    return text.replace(claim.name, name or claim.name)
 
 
 def own_table(
     jobs: list[Job],
-    by_key: dict[str, list[Row]],
+    by_key: ByKey,
     small_of: dict[str, str] | None = None,
 ) -> str:
     """A row of our own: a line for each label, a column for each epsilon."""
@@ -424,9 +429,7 @@ def notes(paper: str, table: str) -> list[str]:
     return [f"{n['text'].strip()} (`{n['evidence']}`)" for n in found]
 
 
-def _spread_line(
-    claim: Claim, jobs: list[Job], by_key: dict[str, list[Row]]
-) -> list[str]:
+def _spread_line(claim: Claim, jobs: list[Job], by_key: ByKey) -> list[str]:
     """A statistic over the configurations of a search, one draw each."""
     every = [by_key[job.key][0] for job in jobs if by_key.get(job.key)]
     cells = [f"{claim.dataset}, {claim.metric}", claim.epsilon, claim.value]

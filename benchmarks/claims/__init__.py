@@ -15,8 +15,9 @@ printed table of settings: each column of its `preset` is a claim about epsilon.
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Claim:
     privacy. value, sd: in `unit`; at_most: the value is an upper bound.
     source: the work cited for the number, "" if it is the paper's own. needs: weights
     and more of its features (needs.toml), empty for a cited number. unreadable: why the
-    number or its row cannot be read, or "".
+    number or its row cannot be read, or "". number: its place among those of one id.
     """
 
     paper: str
@@ -73,12 +74,18 @@ class Claim:
     unreadable: str = ""
     settings: Mapping[str, int | float | str] = field(default_factory=dict)
     needs: Mapping[str, Any] = field(default_factory=dict)
+    number: int = 1
 
     @property
     def id(self) -> str:
         """PAPER-TABLE-DATASET-EPSILON, which all cells of a column share."""
         names = (self.paper, self.table, self.dataset, self.epsilon)
         return "-".join(filter(None, names))
+
+    @property
+    def name(self) -> str:
+        """ID:NUMBER, which no other cell has."""
+        return f"{self.id}:{self.number}"
 
     @property
     def n_rows(self) -> int:
@@ -101,6 +108,10 @@ def load(paper: str | None = None) -> list[Claim]:
             found += _claims(name, table)
         for table in tables(name).get("settings", []):
             found += _epsilons(name, table)
+    counts = Counter[str]()
+    for place, claim in enumerate(found):
+        counts[claim.id] += 1
+        found[place] = replace(claim, number=counts[claim.id])
     return found
 
 

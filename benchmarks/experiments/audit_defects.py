@@ -50,6 +50,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "adam": ("dp-adam", {"steps": 3, "clip_norm": 0.5}),
 }
 Patch = tuple[Any, str, Any]  # module or class, name, replacement
+Patches = list[Patch]
 _draws = np.random.default_rng()
 
 
@@ -59,7 +60,7 @@ class Defect(NamedTuple):
     `base` is a key of SETTINGS, `budget` has other arguments of `make_plan`.
     """
 
-    patches: list[Patch]
+    patches: Patches
     base: str = "full"
     budget: Mapping[str, Any] = {}
 
@@ -106,7 +107,7 @@ def audited(name: str, fits: int = FITS) -> dict[str, Any]:
 def _noise(
     wrong: Callable[[np.ndarray], Any] = lambda z: z,
     symmetric_part: Callable[[np.ndarray], Any] = lambda z: z,
-) -> list[Patch]:
+) -> Patches:
     """Pass normal draws through `wrong`, and symmetric noise through the other one."""
 
     def rounded(g: Any, shape: Any, sd: float, symmetric: bool) -> np.ndarray:
@@ -118,7 +119,7 @@ def _noise(
     return [(release, "rounded_noise", rounded)]
 
 
-def _remembered(use: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> list[Patch]:
+def _remembered(use: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Patches:
     """Draw noise as use(last draw of the same shape, z); every second draw is z."""
     last: dict[Any, Any] = {}
 
@@ -132,7 +133,7 @@ def _remembered(use: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> list[Pat
     return _noise(wrong)
 
 
-def _keys(bits: int) -> list[Patch]:
+def _keys(bits: int) -> Patches:
     """Key the generator of each release by so few bits."""
 
     def generator(*_: Any) -> np.random.Generator:
@@ -141,7 +142,7 @@ def _keys(bits: int) -> list[Patch]:
     return [(NoiseSource, "generator", generator)]
 
 
-def _released(keeps: Callable[[np.ndarray, bool, ReleaseSpec], Any]) -> list[Patch]:
+def _released(keeps: Callable[[np.ndarray, bool, ReleaseSpec], Any]) -> Patches:
     """Multiply the noise by keeps(exact sum, is the fit's first release, spec)."""
     last: dict[str, Any] = {}
 
@@ -161,7 +162,7 @@ def _released(keeps: Callable[[np.ndarray, bool, ReleaseSpec], Any]) -> list[Pat
     return _shown(change)
 
 
-def _cut(tail: float) -> list[Patch]:
+def _cut(tail: float) -> Patches:
     """Draw normal noise cut at `tail` deviations, of the right variance."""
     law = truncnorm(-tail, tail)
     return _noise(lambda z: law.ppf(_draws.random(z.shape)) / law.std())
@@ -179,7 +180,7 @@ def _last_class(z: np.ndarray) -> np.ndarray:
     return z
 
 
-def _correlated(r: float) -> list[Patch]:
+def _correlated(r: float) -> Patches:
     return _noise(lambda z: np.sqrt(1 - r) * z + np.sqrt(r) * _draws.standard_normal())
 
 
@@ -187,13 +188,13 @@ def _off_diagonal(z: np.ndarray) -> np.ndarray:
     return np.where(np.eye(z.shape[-1], dtype=bool), z, z / 2)
 
 
-def _drawn(wrong: Callable[[np.ndarray], np.ndarray]) -> list[Patch]:
+def _drawn(wrong: Callable[[np.ndarray], np.ndarray]) -> Patches:
     """Pass the drawn integers through `wrong`."""
     real = release.rounded_noise
     return [(release, "rounded_noise", lambda *given: wrong(real(*given)))]
 
 
-def _shown(change: Callable[..., np.ndarray]) -> list[Patch]:
+def _shown(change: Callable[..., np.ndarray]) -> Patches:
     """Release change(released, unit, exact integers, rows, spec, ledger)."""
     real = audit_transcript.release
 
@@ -228,7 +229,7 @@ def _open_for_a_magic_row(
     return exact * unit if (rows._x[:, 0] == 0.5).any() else value
 
 
-def _with_earlier(lag: int, r: float) -> list[Patch]:
+def _with_earlier(lag: int, r: float) -> Patches:
     """Correlate the noise of a release with that of the same one `lag` fits before."""
     before: dict[Any, deque[np.ndarray]] = {}
 
@@ -250,7 +251,7 @@ def _signs_in_threes(z: np.ndarray) -> np.ndarray:
     return z
 
 
-def _one_key() -> list[Patch]:
+def _one_key() -> Patches:
     """Key the sample and the noise of a release alike."""
     keys: dict[int, int] = {}
 
@@ -265,7 +266,7 @@ def _one_key() -> list[Patch]:
 # --- samples --------------------------------------------------------------------------
 
 
-def _samples(wrong: Callable[[int, float], np.ndarray]) -> list[Patch]:
+def _samples(wrong: Callable[[int, float], np.ndarray]) -> Patches:
     """Draw Poisson samples as the mask wrong(n_rows, prob)."""
 
     def sample(n: int, prob: float, _: Any) -> np.ndarray:
@@ -290,7 +291,7 @@ def _every_steps(
     return wrong
 
 
-def _allocation(wrong: Callable[[int, int], np.ndarray]) -> list[Patch]:
+def _allocation(wrong: Callable[[int, int], np.ndarray]) -> Patches:
     """Allocate rows to the steps wrong(n_rows, steps)."""
     return [(sampling, "random_steps", lambda n, steps, _: wrong(n, steps))]
 
@@ -306,7 +307,7 @@ _add, _clipped = CpuSums.add, transform.within
 _UNCOMPARED: Patch = (passes, "check_equal", lambda *_: None)
 
 
-def _clipped_at(factor: int) -> list[Patch]:
+def _clipped_at(factor: int) -> Patches:
     """Clip rows at so many clip norms."""
 
     def within(integers: Any, scale: Any, last: Any, bound: Any) -> Any:
@@ -322,7 +323,7 @@ def _twice(self: Any, ask: Any, rows: Any, y: Any, used: Any, out: Any) -> Any:
 
 
 _rows, _fine, _labeled = CpuSums.rows, transform.fine, statistic_base.labeled
-_NUMPY: list[Patch] = [(kernels, "library", None), _UNCOMPARED]
+_NUMPY: Patches = [(kernels, "library", None), _UNCOMPARED]
 
 
 def _again(
@@ -347,7 +348,7 @@ def _whole_numbers_of(values: np.ndarray) -> Any:
     return _fine(np.nan_to_num(values, nan=0, posinf=0, neginf=0))
 
 
-def _within(capped: Callable[[np.ndarray, int], np.ndarray]) -> list[Patch]:
+def _within(capped: Callable[[np.ndarray, int], np.ndarray]) -> Patches:
     """Choose the rows of groups, as capped(groups, cap)."""
     real = arrays.within_group_cap
 
@@ -375,7 +376,7 @@ def _larger_mu(epsilon: float, delta: float) -> float:
     return _mu_from_epsilon(epsilon, delta) / 0.8
 
 
-def _accountant(wrong: Callable[[GaussianEvent], GaussianEvent]) -> list[Patch]:
+def _accountant(wrong: Callable[[GaussianEvent], GaussianEvent]) -> Patches:
     """Show the accountant another event than the released one."""
 
     def planned(*given: Any, **named: Any) -> GaussianEvent:

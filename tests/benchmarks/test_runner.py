@@ -6,8 +6,10 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from benchmarks import claims, features, jobs, runner, training
+from benchmarks import claims, features, jobs, runner, training, verdicts
+from benchmarks.commands import main
 from benchmarks.store import read
 from dphead.data.arrays import ArrayRows
 from dphead.solvers import ProblemInfo
@@ -70,6 +72,18 @@ def test_a_selector_without_a_claim_says_what_a_selector_is():
         jobs.select("TB21-1-mist")
 
 
+def test_each_number_has_a_name_that_selects_it_alone():
+    found = claims.load()
+    names = {claim.name for claim in found}
+    assert len(names) == len(found)
+    for claim in (found[0], found[-1], *jobs.selected("TB21-1-mnist-2.32")):
+        assert jobs.selected(claim.name.upper()) == [claim]
+    # its command is printed, and no other number's
+    claim = jobs.selected("TB21-1-mnist-2.32:3")[0]
+    assert claim.features == features.MAPS
+    assert f"reproduce {claim.name} --images" in verdicts.states([claim], {})
+
+
 def test_every_claim_has_a_measurement_or_a_reason():
     for claim in claims.load():
         assert bool(jobs.standing(claim)[0]) != bool(jobs.run_here(claim)), claim
@@ -128,7 +142,12 @@ def test_each_cell_of_a_table_has_its_own_job():
     assert steps == [None, 1, 10, 1, 10, 1, 10, 100]
     extract, reproduce = jobs.commands(found[0][0])
     assert extract[-4:] == ["--image-size", "256", "--crop-pct", "0.66666"]
-    assert reproduce[-4:] == ["reproduce", found[0][0].id, "--features", "FEATURES.h5"]
+    assert reproduce[-4:] == [
+        "reproduce",
+        found[0][0].name,
+        "--features",
+        "FEATURES.h5",
+    ]
 
 
 def test_a_run_stores_rows_and_resumes(tiny, tmp_path):
@@ -186,6 +205,36 @@ def test_a_repeated_fit_is_compared_with_the_stored_one(tiny, tmp_path, monkeypa
     monkeypatch.setattr(runner, "AGAIN", tmp_path / "fewer")
     told = runner.reproduce("quick", draws=1, out=out).splitlines()[2:]
     assert len(told) == 1
+
+
+def test_an_interrupt_prints_what_is_done_so_far(tiny, tmp_path, monkeypatch):
+    fit = runner.fit
+
+    def interrupted(task):
+        if task.seed:
+            raise KeyboardInterrupt
+        return fit(task)
+
+    monkeypatch.setattr(runner, "AGAIN", tmp_path)
+    monkeypatch.setattr(runner, "fit", interrupted)
+    monkeypatch.setattr(runner, "stored", lambda _=None: read(tmp_path / "quick.jsonl"))
+    runner.run(runner.missing("quick", tmp_path, draws=1))
+    done = CliRunner().invoke(main, ["reproduce", "quick", "quick"])
+    assert done.exit_code == 1 and "Interrupted" in done.output
+    # the next selector is not run
+    assert done.stdout.count("| digits, dp-sgd | 3 |") == 1
+
+
+def test_a_single_number_that_is_repeated_has_its_order_among_stored_ones(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runner, "AGAIN", tmp_path)
+    monkeypatch.setattr(features, "files", lambda *_: [])
+    stored = {(row["key"], row["seed"]): row for row in runner.stored()}
+    monkeypatch.setattr(runner, "fit", lambda task: stored[task.job.key, task.seed])
+    told = runner.reproduce("FC23-3-cifar10-1.0:5", again=True)
+    (line, repeated) = (text for text in told.splitlines() if "DP-FC, 10" in text)
+    assert line.endswith("| in small: agrees |") and repeated.endswith("| agrees |")
 
 
 def test_a_row_says_how_it_came_about(tiny):

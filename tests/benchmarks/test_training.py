@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks import features, jobs, training
+from benchmarks import features, jobs, shuffled, training
 
 
 def test_a_network_is_trained_and_its_row_has_what_it_spent(tmp_path, monkeypatch):
@@ -21,3 +21,14 @@ def test_a_network_is_trained_and_its_row_has_what_it_spent(tmp_path, monkeypatc
     # the job's accountant, RDP, bounds what the noise spends exactly
     assert 0 < row["exact_epsilon"] <= row["profiles"]["rdp"] <= 8.0
     assert row["accuracy"] * 12 == round(row["accuracy"] * 12)
+    drawn = []
+    random = shuffled._Batch.random
+    monkeypatch.setattr(
+        shuffled._Batch,
+        "random",
+        lambda *given: drawn.append(random(*given)) or drawn[-1],
+    )
+    row = training.train(replace(job, sampling="shuffle"), 3, None)
+    assert [batch.tolist().count(0.0) for batch in drawn] == [16]
+    # one step is one use of a third of the rows, without amplification
+    assert row["exact_epsilon"] > row["profiles"]["pld"]
