@@ -4,7 +4,7 @@ Rows are converted one number at a time. No value of a row affects anything befo
 charge.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -26,10 +26,12 @@ from dphead.estimators.labels import (
     unread_rows,
 )
 from dphead.privacy.python_values import python_value
-from dphead.privacy.transform import RowTransform
-from dphead.solvers.head import float_rows
+from dphead.privacy.transform import RowTransform, transformed
 from dphead.solvers.regression import RidgeRegression
 from dphead.solvers.settings import check_settings, typed
+
+_BLOCK = 4096  # transformed rows take eight times the memory of float32 rows
+_ROUNDING = 1e-6  # of the norm of rows that were normalized in float32
 
 
 @documented({})
@@ -51,10 +53,9 @@ class DPRegressor(RegressorMixin, HeadEstimator):
     row_norm : float, default=None
         Public clip norm of rows and of centered rows. A row and its target are clipped
         as one vector. Use None for rows of norm 1, such as the output of `Normalizer`.
-        With rows of larger norms and None, the steps diverge.
-        Centered rows are then clipped to 0.6 times their typical length, or 0.8 times
-        with sums of residuals. This length follows from the released mean and spends no
-        further budget.
+        Longer rows are then scaled to norm 1, in predictions, too. Centered rows are
+        clipped to 0.6 times their typical length, or 0.8 times with sums of residuals.
+        This length follows from the released mean and spends no further budget.
     target_weight : float, default=1.0
         Largest value of the target's column, as a multiple of row_norm, or of 1 if
         row_norm is None.
@@ -68,7 +69,7 @@ class DPRegressor(RegressorMixin, HeadEstimator):
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,)
-        Weights of the features.
+        Weights of the features, after `head_.feature_clip`.
     intercept_ : float
         Prediction for a row of zeros.
     head_ : LinearHead
@@ -128,9 +129,11 @@ class DPRegressor(RegressorMixin, HeadEstimator):
             mean_share=self.mean_share,
             ridge=self.ridge,
         )
+        clips = private and self.row_norm is None
         scaled = clipped_target(target, middle, half)
         with np.errstate(all="ignore"):  # a signaling NaN would cause a warning
-            rows = np.column_stack([x, scaled * solver.column_size])
+            features = within_unit(x) if clips else x
+            rows = np.column_stack([features, scaled * solver.column_size])
         given = label_column(y)
 
         def notice() -> str:
@@ -139,6 +142,7 @@ class DPRegressor(RegressorMixin, HeadEstimator):
             return told(lost, unread_rows(x))
 
         head = self._fit_unclassed(solver, rows, groups, notice)
+        self.head_ = head = replace(head, feature_clip=1.0 if clips else None)
         self.coef_: np.ndarray = half * head.weights[:, 0]
         self.intercept_: float = float(middle + half * head.intercept[0])
         return self
@@ -181,12 +185,30 @@ class DPRegressor(RegressorMixin, HeadEstimator):
             Predictions. NaN for a row that is not finite.
         """
         x = self._new_rows(X)
-        return float_rows(RowTransform(), x) @ self.coef_ + self.intercept_
+        own = self.coef_[:, None], np.array([self.intercept_])
+        head = replace(self.head_, weights=own[0], intercept=own[1])
+        return head.scores(x)[:, 0]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         return tags
+
+
+def within_unit(x: np.ndarray) -> np.ndarray:
+    """Return rows (n, d) in float32, with those longer than 1 scaled to norm 1.
+
+    Rows of norm 1, up to float32's rounding, stay as they are. Rows that are not finite
+    stay so.
+    """
+    with np.errstate(all="ignore"):  # a number beyond float32 would cause a warning
+        x = np.asarray(x, np.float32)
+        norms = [
+            transformed(RowTransform(), x[i : i + _BLOCK]).norm()
+            for i in range(0, len(x), _BLOCK)
+        ]
+        length = np.concatenate(norms)[:, None]
+        return np.where(length > 1 + _ROUNDING, x / length, x).astype(np.float32)
 
 
 def clipped_target(target: np.ndarray, middle: float, half: float) -> np.ndarray:

@@ -92,6 +92,22 @@ def test_the_regression_of_wide_rows_is_better_than_one_gram_matrix():
     assert found.score(x, y) > 0.45
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 100.0])  # sums of residuals, and one Gram
+def test_rows_longer_than_1_are_scaled_to_norm_1_in_fits_and_predictions(epsilon):
+    """Within the rounding of float32: with longer rows, the steps would diverge."""
+    x, y = load_digits(return_X_y=True)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    longer = x * np.random.default_rng(0).uniform(2, 1000, (len(x), 1))
+    model = DPRegressor(epsilon=epsilon, bounds=(0, 9), random_state=0)
+    ours, theirs = clone(model).fit(longer, y), clone(model).fit(x, y)
+    assert_allclose(ours.predict(longer), theirs.predict(x), atol=1e-3)
+    assert_allclose(ours.predict(x), theirs.predict(x), atol=1e-3)
+    assert ours.score(longer, y) > 0.45
+    # without noise, and with a norm of one's own, rows keep their norms
+    for change in ({"epsilon": np.inf}, {"row_norm": 2.0}):
+        assert clone(model).set_params(**change).fit(x, y).head_.feature_clip is None
+
+
 def test_targets_beyond_the_range_count_as_its_ends(rows):
     x, y = rows
     far = np.where(y > 12, 1e30, np.where(y < 8, -1e30, y))
