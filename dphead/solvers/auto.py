@@ -46,13 +46,8 @@ from dphead.solvers.auto_rules import (
     number_of_steps,
     rate,
 )
-from dphead.solvers.balancing import (
-    AFTER,
-    BALANCED,
-    BEFORE,
-    better_head,
-    check_balanced,
-)
+from dphead.solvers.balancing import BALANCED, check_balanced
+from dphead.solvers.balancing_rule import AFTER, BEFORE, better_head
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Steps
 from dphead.solvers.centering import Centering
 from dphead.solvers.expectation import (

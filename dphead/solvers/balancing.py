@@ -1,6 +1,5 @@
 """Balance decisions between classes of different sizes by logit adjustment."""
 
-import math
 from collections.abc import Generator
 from dataclasses import replace
 
@@ -8,10 +7,9 @@ import numpy as np
 
 from dphead.privacy.contract import Released
 from dphead.privacy.statistic_base import Params
-from dphead.privacy.statistics import ClassCorrectCounts, ClassCounts
+from dphead.privacy.statistics import ClassCounts
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
-from dphead.solvers.centering import kept_share, rows_that_count
-from dphead.solvers.head import LinearHead, params_of
+from dphead.solvers.head import LinearHead
 from dphead.solvers.settings import OFF, Setting
 
 BALANCED = Setting(
@@ -24,13 +22,6 @@ COUNTS = "rows of classes"  # label of the release
 # Share of mu² for the counts, in addition to the gradients. Their noise is 10/mu rows:
 # 37 at ε = 1. Chosen.
 _COUNT_SHARE = 0.01
-# Classes are even if the largest has fewer than _EVEN times the rows of the smallest.
-# They are uneven only if their noise has an excess of _EXCESS standard deviations.
-# Chosen with _LIKELY_GAIN on two sets; results/calibration, "Balanced decisions".
-_EVEN, _EXCESS = 1.5, 3.0
-# Likely gain of balanced accuracy, and its standard deviation
-_LIKELY_GAIN = 0.1
-BEFORE, AFTER = "correct rows before balancing", "correct rows after balancing"
 
 
 def check_balanced(balanced: bool, loss: str, intercept: float) -> None:
@@ -76,70 +67,12 @@ def balanced_head(
     """
     statistic = ClassCounts(facts.n_classes)
     answer = yield Request(COUNTS, statistic, Params(head.transform))
-    return _adjusted(head, frequencies(answer))
+    return adjusted_head(head, frequencies(answer))
 
 
-def better_head(
-    facts: ProblemInfo, head: LinearHead, before: Released
-) -> Generator[Request, Released, LinearHead]:
-    """Return the head as `balanced_head` does, or as it is where that is no better.
-
-    Parameters
-    ----------
-    facts : ProblemInfo
-        Public sizes.
-    head : LinearHead
-        Head that is not adjusted.
-    before : Released
-        Its correct and wrong rows of each class (`ClassCorrectCounts`).
-
-    Notes
-    -----
-    The same counts of the adjusted head give the change of the balanced accuracy. Its
-    normal prior has the mean and the standard deviation _LIKELY_GAIN. The head is
-    adjusted if the posterior mean is positive, so noise alone rarely prevents it.
-
-    A class that noise hides counts as the smallest of the others: the noise cannot tell
-    a rare class from one without rows.
-    """
-    sizes, sd = _class_sizes(facts, before)
-    shown = sizes >= sd
-    sizes = np.where(shown, sizes, sizes[shown].min(initial=sizes.max(initial=sd)))
-    adjusted = _adjusted(head, sizes / sizes.sum())
-    statistic = ClassCorrectCounts(facts.n_classes)
-    after = yield Request(AFTER, statistic, params_of(adjusted))
-    # more correct rows are fewer wrong rows: the mean of both changes has less noise
-    change = (after.value - before.value) @ np.array([0.5, -0.5])
-    gain = float((change / sizes).mean())
-    noise = (before.noise_sd**2 + after.noise_sd**2) / 2
-    variance = noise * float((sizes**-2).sum()) / len(sizes) ** 2
-    even = sizes.max() < _EVEN * sizes.min()
-    worse = gain + variance / _LIKELY_GAIN <= 0
-    return replace(head, balanced=False) if even or worse else adjusted
-
-
-def _adjusted(head: LinearHead, shares: np.ndarray) -> LinearHead:
+def adjusted_head(head: LinearHead, shares: np.ndarray) -> LinearHead:
     """Return the head less the log of the classes' shares."""
     return replace(head, intercept=head.intercept - np.log(shares), balanced=True)
-
-
-def _class_sizes(facts: ProblemInfo, before: Released) -> tuple[np.ndarray, float]:
-    """Return the rows of each class, and the standard deviation of their noise.
-
-    Sizes are closer to their mean if noise may explain the differences, so classes of
-    one size stay so. Their sum is n_rows, unless the counts tell otherwise.
-    """
-    counts = before.value.sum(axis=1)
-    variance = 2 * before.noise_sd**2
-    m = len(counts)
-    whole = Released(counts.sum().reshape(1, 1), math.sqrt(m * variance))
-    apart = counts - counts.mean()
-    # mean of the squared noise, plus _EXCESS of its standard deviations
-    noise = (m - 1 + _EXCESS * math.sqrt(2 * (m - 1))) * variance
-    apart *= kept_share(apart @ apart, noise)
-    mean = rows_that_count(whole, facts.n_rows) / m
-    # n_rows has no noise; a class has at least one row
-    return mean + apart, max(math.sqrt(variance * (1 - 1 / m)), 1.0)
 
 
 def frequencies(answer: Released) -> np.ndarray:

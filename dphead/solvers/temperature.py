@@ -134,7 +134,7 @@ def temperature(
         least = 1.0 if guessed else _LEAST
         ends = chance + _ABOVE_CHANCE, 1 - _BELOW_ONE
         likely = np.clip(expected.accuracy + expected.sd * _NODES, *ends)
-        kappas = np.interp(likely, _accuracies(facts.n_classes), _KAPPAS)
+        kappas = np.interp(likely, accuracies(facts.n_classes, _KAPPAS), _KAPPAS)
     strength = facts.n_rows / facts.n_classes * facts.mu / math.sqrt(facts.n_features)
     typical = np.log(np.hypot(_NOISE / kappas, _SIGNAL * strength**_POWER))
     logs, weight = typical, np.ones(len(typical))
@@ -150,14 +150,14 @@ def temperature(
     return round(min(max(divisor, least), _MOST), 2)
 
 
-def _accuracies(n_classes: int) -> np.ndarray:
-    """Return the accuracy of the model of `temperature` for each of _KAPPAS.
+def accuracies(n_classes: int, kappas: np.ndarray) -> np.ndarray:
+    """Return the accuracy of the model of `temperature` for each κ.
 
     It is the probability that a normal with mean κ exceeds n_classes - 1 others.
     """
     x = np.linspace(-6, 6, 241)
     weight = np.exp(-(x**2) / 2)
-    below = ndtr(x[:, None] + _KAPPAS) ** (n_classes - 1)
+    below = ndtr(x[:, None] + kappas) ** (n_classes - 1)
     return weight @ below / weight.sum()
 
 

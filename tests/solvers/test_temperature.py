@@ -9,7 +9,7 @@ from fits import head_of
 from dphead.analysis.metrics import expected_calibration_error, probabilities
 from dphead.planning.plan import make_plan
 from dphead.solvers import Auto, ProblemInfo, auto
-from dphead.solvers.balancing import AFTER, BEFORE
+from dphead.solvers.balancing_rule import AFTER, BEFORE
 from dphead.solvers.expectation import Expectation
 from dphead.solvers.temperature import temperature
 

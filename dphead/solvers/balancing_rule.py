@@ -1,0 +1,129 @@
+"""Balance decisions of `auto` only if released counts do not show a loss."""
+
+import math
+from collections.abc import Generator
+from dataclasses import replace
+
+import numpy as np
+
+from dphead.privacy.contract import Released
+from dphead.privacy.statistics import ClassCorrectCounts
+from dphead.solvers.balancing import adjusted_head
+from dphead.solvers.base import ProblemInfo, Request
+from dphead.solvers.centering import kept_share, rows_that_count
+from dphead.solvers.head import LinearHead, params_of
+from dphead.solvers.temperature import accuracies
+
+BEFORE, AFTER = "correct rows before balancing", "correct rows after balancing"
+# Classes are even if the largest has fewer than _EVEN times the rows of the smallest.
+# They are uneven only if their noise has an excess of _EXCESS standard deviations.
+# Chosen on two sets; results/calibration, "Balanced decisions".
+_EVEN, _EXCESS = 1.5, 3.0
+# Model of the gain (`_expected_gain`): typical values of f and log κ, with standard
+# deviations, and grids of both. Chosen on the sets of the same page, as are the errors.
+_FOLLOWED, _LOG_KAPPA = (0.8, 0.5), (math.log(1.5), 0.7)
+_FOLLOWS, _KAPPAS = np.linspace(-1.0, 2.0, 31)[:, None, None], np.geomspace(0.3, 6, 24)
+_MARGIN_ERROR, _CLASS_ERROR = 0.6, 0.02  # of a class's margin, and of its accuracy
+_GAIN_ERROR = 0.06
+_MARGINS = np.linspace(-6.0, 12.0, 361)
+
+
+def better_head(
+    facts: ProblemInfo, head: LinearHead, before: Released
+) -> Generator[Request, Released, LinearHead]:
+    """Return the head as `balanced_head` does, or as it is where that is no better.
+
+    Parameters
+    ----------
+    facts : ProblemInfo
+        Public sizes.
+    head : LinearHead
+        Head that is not adjusted.
+    before : Released
+        Its correct and wrong rows of each class (`ClassCorrectCounts`).
+
+    Notes
+    -----
+    The same counts of the adjusted head give the change of the balanced accuracy. Its
+    normal prior has the mean `_expected_gain`, and the standard deviation _GAIN_ERROR.
+    The head is adjusted if the posterior mean is positive.
+
+    A class that noise hides counts as the smallest of the others: the noise cannot tell
+    a rare class from one without rows.
+    """
+    sizes, sd = _class_sizes(facts, before)
+    shown = sizes >= sd
+    sizes = np.where(shown, sizes, sizes[shown].min(initial=sizes.max(initial=sd)))
+    adjusted = adjusted_head(head, sizes / sizes.sum())
+    statistic = ClassCorrectCounts(facts.n_classes)
+    after = yield Request(AFTER, statistic, params_of(adjusted))
+    # more correct rows are fewer wrong rows: the mean of both changes has less noise
+    change = (after.value - before.value) @ np.array([0.5, -0.5])
+    gain = float((change / sizes).mean())
+    noise = (before.noise_sd**2 + after.noise_sd**2) / 2
+    variance = noise * float((sizes**-2).sum()) / len(sizes) ** 2
+    even = sizes.max() < _EVEN * sizes.min()
+    # the posterior mean, times a positive number
+    likely = gain * _GAIN_ERROR**2 + _expected_gain(sizes, before) * variance
+    return replace(head, balanced=False) if even or likely <= 0 else adjusted
+
+
+def _expected_gain(sizes: np.ndarray, before: Released) -> float:
+    """Return the gain of balanced accuracy that a head's own counts predict.
+
+    Notes
+    -----
+    Decisions of few noisy steps follow the frequencies of classes little: then they are
+    balanced already, and an adjustment prefers rare classes. If the frequent classes
+    are more accurate than the rare ones, decisions follow the frequencies.
+
+    In the model, the scores of a row are normal with standard deviation κ, and the
+    score of the row's class is higher by κ² (`temperature`, which divided the scores).
+    A class's score also has f times the log of its frequency, and the adjustment lowers
+    f by 1. The result is the mean over the likely values of f and κ, given the counts.
+    """
+    m = len(sizes)
+    logs = np.log(sizes)
+    # log frequency of a class, less the mean of the others
+    higher = (logs - logs.mean()) * m / (m - 1) / _KAPPAS[:, None]
+    curve = accuracies(m, _MARGINS)
+    margins = _KAPPAS[:, None] + _FOLLOWS * higher
+    seen, slope, after = (
+        np.interp(found, _MARGINS, values)
+        for found, values in (
+            (margins, curve),
+            (margins, np.gradient(curve, _MARGINS)),
+            (margins - higher, curve),
+        )
+    )
+    # the number of correct rows, with the noise of both counts
+    correct = (before.value @ np.array([1.0, -1.0]) + sizes) / 2
+    error = np.hypot(_MARGIN_ERROR * slope, _CLASS_ERROR) * sizes
+    variance = before.noise_sd**2 / 2 + error**2
+    # twice the negative logarithm of the likelihood, and of the prior
+    found = (correct - seen * sizes) ** 2 / variance + np.log(variance)
+    unlikely = (
+        found.sum(axis=-1) + ((np.log(_KAPPAS) - _LOG_KAPPA[0]) / _LOG_KAPPA[1]) ** 2
+    )
+    unlikely += ((_FOLLOWS[..., 0] - _FOLLOWED[0]) / _FOLLOWED[1]) ** 2
+    weight = np.exp((unlikely.min() - unlikely) / 2)
+    return float(np.average((after - seen).mean(axis=-1), weights=weight))
+
+
+def _class_sizes(facts: ProblemInfo, before: Released) -> tuple[np.ndarray, float]:
+    """Return the rows of each class, and the standard deviation of their noise.
+
+    Sizes are closer to their mean if noise may explain the differences, so classes of
+    one size stay so. Their sum is n_rows, unless the counts tell otherwise.
+    """
+    counts = before.value.sum(axis=1)
+    variance = 2 * before.noise_sd**2
+    m = len(counts)
+    whole = Released(counts.sum().reshape(1, 1), math.sqrt(m * variance))
+    apart = counts - counts.mean()
+    # mean of the squared noise, plus _EXCESS of its standard deviations
+    noise = (m - 1 + _EXCESS * math.sqrt(2 * (m - 1))) * variance
+    apart *= kept_share(apart @ apart, noise)
+    mean = rows_that_count(whole, facts.n_rows) / m
+    # n_rows has no noise; a class has at least one row
+    return mean + apart, max(math.sqrt(variance * (1 - 1 / m)), 1.0)
