@@ -11,6 +11,7 @@ from dphead.privacy.ledger.schema import HeldLedger
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY, MERGED, MOVED, LedgerError
 
+_DATA_SET = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, even if XDG_DATA_HOME sets it
 
 
@@ -44,12 +45,19 @@ def default_ledger_path(dataset_id: str) -> Path:
         If the id is not 1 to 128 letters, digits, - or _, or if DPHEAD_HOME is not an
         absolute path.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", dataset_id):
+    if not _DATA_SET.fullmatch(dataset_id):
         raise LedgerError(
             "the data set's id must have 1 to 128 letters, digits, - or _, got "
             f"{dataset_id[:40]!r}. Extract the features again."
         )
     return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
+
+
+def data_sets_of_home() -> list[str]:
+    """Return the ids of data sets that have ledgers or notes of some in DPHEAD_HOME."""
+    folder = ledger_home() / "ledgers"
+    files = [*folder.glob("*.sqlite"), *folder.glob("*.others")]
+    return sorted({path.stem for path in files if _DATA_SET.fullmatch(path.stem)})
 
 
 def named(path: str, folder: Path) -> str:

@@ -61,7 +61,7 @@ def _move(source: Any, url: str) -> None:
     \b
     dphead ledger move train.h5 postgresql://role@host/database
     """
-    from dphead.fit.ledgers import move_ledger
+    from dphead.fit.ledgers import image_indexes, move_ledger
     from dphead.privacy.ledger import server
 
     if not server.is_url(url):
@@ -79,6 +79,12 @@ def _move(source: Any, url: str) -> None:
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
     say("Ledger", target.path)
     say("Moved", moved)
+    if image_indexes()[-1].knows(target.dataset_id):
+        say(
+            "Next",
+            "repeat each `dphead extract` of its images with the same -o: it adds them "
+            "to the server, so that other members recognize them",
+        )
 
 
 @ledger.command("people")

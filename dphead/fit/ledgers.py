@@ -7,9 +7,11 @@ private, so no count from it may reach a report.
 import errno
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +29,7 @@ from dphead_extract.people import (
 from dphead_extract.shards import blocks_of
 
 from dphead.analysis.ledger_place import (
+    data_sets_of_home,
     default_ledger_path,
     ledger_home,
     moved_to,
@@ -54,6 +57,11 @@ from dphead.privacy.ledger.store import (
     HeldLedger,
 )
 from dphead.privacy.rounding import as_declared
+
+_OTHER_HOME = (
+    "Or set DPHEAD_HOME to another folder for data sets that share no images and no "
+    "people with those of this home."
+)
 
 
 def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
@@ -270,14 +278,15 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
     target = Ledger(url, dataset_id, read_only=True)
     assert dataset_id is not None  # or no ledger on a server was opened
     # no budget is set and no id system declared between a check and the move
-    with holding(target):
-        if people_index().knows(dataset_id):
+    index = people_index()
+    with _held_people(index) as sure, holding(target, sure):
+        if index.knows(dataset_id):
             raise LedgerError(
                 f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
                 "move. Nothing was moved. Keep this ledger."
             )
         people_index(url)  # after the move, this home could not charge the ledger
-        _check_moved(dataset_id, book)
+        check_store(url, book)
         if target.meta("dataset_id") is None:
             target.set_once("dataset_id", dataset_id)
         move(book, target)
@@ -298,21 +307,15 @@ def people_index(url: str | None = None, *, declares: bool = False) -> ImageInde
 
     `url` is that of the team's server (default: DPHEAD_LEDGER). Raises FormatError if
     the id systems of this home are in the other one. With `declares`, raises
-    LedgerError for the first id system of a home that has ledgers on a server: it could
-    not charge them any more.
+    LedgerError if ledgers of this home are on another server.
     """
     url, folder = url or team_url(), ledger_home() / "people"
-    index = ImageIndex(folder) if url is None else TeamPeople(url, folder, _check_moved)
+    index: ImageIndex = ImageIndex(folder)
+    if url is not None:
+        index = TeamPeople(url, folder, partial(check_store, url))
     index.settle()
-    if declares and url is None and index.settled() is None:
-        for notes in folder.parent.glob("ledgers/*.others"):
-            if any(map(is_on_server, noted_ledgers(notes.stem))):
-                raise LedgerError(
-                    f"Data sets of this home have ledgers on a server ({notes}). With "
-                    "an id system in this home, they could not be charged any more. "
-                    "Nothing was written. Set DPHEAD_LEDGER to the address of the "
-                    "server, or DPHEAD_HOME to another folder."
-                )
+    if declares:
+        _check_notes(url)
     return index
 
 
@@ -321,11 +324,14 @@ def image_index() -> ImageIndex:
     if (url := team_url()) is None:
         return _home_images()
 
+    if not has_home():
+        return TeamImages(url)
+
     def note(dataset_id: str) -> None:
-        _check_moved(dataset_id)
+        check_store(url)
         note_ledger(str(ledger_name(url, dataset_id)), dataset_id)
 
-    return TeamImages(url, _home_images() if has_home() else None, note)
+    return TeamImages(url, _home_images(), note, _held_home)
 
 
 def image_indexes() -> list[ImageIndex]:
@@ -406,8 +412,8 @@ def check_alone(
 
     The budgets of all known ledgers count, including ledgers of data sets that share
     images. A missing or unreadable ledger may hold fits under an unknown budget. A
-    ledger on a server is refused, or refuses the charge, unless DPHEAD_LEDGER leads to
-    that server. A ledger in a file is refused with DPHEAD_LEDGER.
+    ledger on a server is refused unless DPHEAD_LEDGER leads to that server, and one in
+    a file with DPHEAD_LEDGER.
 
     Parameters
     ----------
@@ -418,10 +424,8 @@ def check_alone(
     budget : mapping or None
         The budget of that ledger.
     """
-    _check_server(own)
+    _check_server(own, team_url())
     for other in other_ledgers(dataset_id, own):
-        if other.fits is None:
-            _check_server(other.path, notes_path(other.dataset_id))
         merged = other.shares and (
             "Repeat the command `dphead ledger people` of each features file: it "
             "merges all ledgers, or names the ledger that they were merged into."
@@ -465,64 +469,83 @@ def _check_seen(place: str | Path) -> None:
     )
 
 
-def _is_charged(book: Ledger | None) -> bool:
-    """Return whether a ledger has fits or a budget."""
-    return book is not None and (book.count_fits() > 0 or book.budget() is not None)
+def check_store(url: str | None, moving: Ledger | None = None) -> None:
+    """Raise LedgerError if charged ledgers of this home are not in the store at a URL.
 
-
-def _check_moved(
-    dataset_id: str, moving: Ledger | None = None, *, shared: bool = True
-) -> None:
-    """Raise LedgerError if files of this home have fits or a budget of a data set.
-
-    Members of a team would not count them once the server has the images, or fits on
-    them. `moving` is the ledger that moves to the server now. Without `shared`, leave
-    out other data sets of its id system, whose ledgers are merged (`check_alone`).
+    Charges look for ledgers, images and people in one store: that of the team's server,
+    or without `url` in the home. Other members do not count the fits in files, so all
+    files with fits or a budget must move before this home uses the server. `moving`
+    moves now: then only other ledgers of its data set are refused.
     """
-    found = _counted_with(dataset_id)[1] if has_home() else {}
+    _check_notes(url)
+    if url is None or not has_home():
+        return
+    names = data_sets_of_home()
+    if moving is not None:
+        names = [str(moving.meta("dataset_id"))]
     kept = [
         one
-        for one in found.values()
-        if not (is_on_server(one.path) or (moving and _one_file(one.path, moving.path)))
-        and (one.fits != 0 or one.budget is not None)
-        and (shared or not one.shares)
+        for name in names
+        for one in _files_of(name)
+        if (one.fits != 0 or one.budget is not None)
+        and not (moving and _one_file(one.path, moving.path))
     ]
     if not kept:
         return
-    todo = "Type `dphead ledger move` with its path first."
-    if _is_charged(moving) or len(kept) > 1 or kept[0].shares:
+    one, more = kept[0], len(kept) - 1
+    todo = (
+        f"Type `dphead ledger move {shlex.quote(one.path)}` first, or `dphead ledger "
+        f"people` if it belongs to an id system. {_OTHER_HOME}"
+    )
+    if moving is not None and (moving.count_fits() or moving.budget()):
         todo = (
-            "A server takes only one ledger with fits or a budget of a data set, and "
-            "none of an id system. Unset DPHEAD_LEDGER to charge these images here."
+            "A server takes only one ledger with fits or a budget of a data set. Unset "
+            "DPHEAD_LEDGER to charge these images here."
         )
-    if any(one.fits is None for one in kept):
+    if one.fits is None:
         todo += (
             " If a missing ledger was moved here, or never held a fit, remove its line "
-            f"from {notes_path(dataset_id)}."
+            f"from {notes_path(one.dataset_id)}."
         )
     raise LedgerError(
-        "The other members of the team would not count "
-        f"{' and '.join(map(str, kept))}. Nothing was charged, moved or added to the "
-        f"server. {todo}"
+        f"The other members of the team would not count {one}"
+        f"{f', and {more} more' if more else ''}. Nothing was charged, moved or added "
+        f"to the server. {todo}"
     )
 
 
-def _check_server(place: str | Path, notes: Path | None = None) -> None:
-    """Raise LedgerError for a ledger on a server that is not that of DPHEAD_LEDGER.
+def _files_of(dataset_id: str) -> list[Elsewhere]:
+    """Return the ledgers of a data set that are in files, but no copies of others."""
+    files = [one for one in _places(dataset_id) if not is_on_server(one)]
+    found = [_read(one, dataset_id, dataset_id)[0] for one in files]
+    return [one for one in found if one.dataset_id == dataset_id]
 
-    Budgets, images and people are looked for on the server of DPHEAD_LEDGER only. The
-    file `notes` says that the ledger is there.
+
+def _check_notes(url: str | None) -> None:
+    """Raise LedgerError if a ledger of this home is on a server other than `url`."""
+    for name in data_sets_of_home() if has_home() else []:
+        for place in noted_ledgers(name):
+            _check_server(place, url, notes_path(name))
+
+
+def _check_server(
+    place: str | Path, url: str | None, notes: Path | None = None
+) -> None:
+    """Raise LedgerError for a ledger on a server that is not the one at `url`.
+
+    Budgets, images and people are looked for on one server only. The file `notes` says
+    that the ledger is there.
     """
     if not is_on_server(place):
         return
-    url = team_url()
     if url is None or not str(place).startswith(f"{NAME}{store_id(url)}/"):
         found = "is not set" if url is None else "leads to another server"
         gone = notes and f"If no server has it, remove its line from {notes}. "
         raise LedgerError(
             f"The ledger {place} is on a server, and DPHEAD_LEDGER {found}. Nothing "
             f"was charged or set. {gone or ''}Set DPHEAD_LEDGER to the address of the "
-            "server: export DPHEAD_LEDGER=postgresql://user@host/database"
+            "server: export DPHEAD_LEDGER=postgresql://user@host/database. "
+            f"{_OTHER_HOME}"
         )
 
 
@@ -564,8 +587,7 @@ def charging(
         locks.enter_context(holding(ledger, sure))
         if rows is not None:
             _check_people(ledger, rows, people)
-        if ledger.url and not _is_charged(ledger):
-            _check_moved(dataset_id, shared=False)
+        check_store(team_url())
         check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
         if people is not None:
             index.settle(write=True)
@@ -735,9 +757,14 @@ def known_ledgers(dataset_id: str) -> list[str]:
 
     A default ledger that is missing was never created. A noted one may be missing.
     """
+    return [*_on_team(dataset_id), *_places(dataset_id)]
+
+
+def _places(dataset_id: str) -> list[str]:
+    """Return the places of a data set's default and noted ledgers."""
     default = default_ledger_path(dataset_id)
     own = [str(default)] if os.path.lexists(default) else []
-    return [*_on_team(dataset_id), *own, *noted_ledgers(dataset_id)]
+    return [*own, *noted_ledgers(dataset_id)]
 
 
 def _on_team(dataset_id: str) -> list[str]:

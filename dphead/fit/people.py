@@ -159,7 +159,7 @@ def record_joined(path: Path) -> None:
     with open_features(path) as file:
         if file.people is None:
             return
-        declared = People(people_index(), **file.people)
+        declared = People(people_index(declares=True), **file.people)
         with declared.held():
             people = declared.now(file.dataset_id)
             people.keep(file.dataset_id, rows_name(file.salt, file.config), file.group)

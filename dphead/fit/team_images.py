@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,8 @@ class TeamImages(ImageIndex):
     note : callable, optional
         Records in the home, durably, that the ledger of a data set is on the server. It
         is called before either index gets the images.
+    hold_home : callable, optional
+        Holds the lock of the home's ledgers, which is taken before the server's.
     """
 
     def __init__(
@@ -39,11 +41,12 @@ class TeamImages(ImageIndex):
         url: str,
         home: ImageIndex | None = None,
         note: Callable[[str], object] = bool,
+        hold_home: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         super().__init__(Path(server.NAME))  # not a folder, but a name for messages
         self._url = url
         self._table: Table = IMAGES
-        self._home, self._note = home, note
+        self._home, self._note, self._hold_home = home, note, hold_home
         # digests of decoded images under the home's key, by those under the server's
         self._at_home: dict[int, list[int]] = {}
 
@@ -57,11 +60,19 @@ class TeamImages(ImageIndex):
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
         """Add images to an entry, here and in the home's index.
 
-        Without the note, a home that knows the images would charge them to a file.
+        Without the note, a home that knows the images would charge them to a file. Data
+        sets that only the home knows get the images that they share with this one. Then
+        the server has the overlap, for charges of other members.
         """
+        own, found = self._decoded(digests)
+        if self._home is not None and len(own):
+            for other in self._home.overlaps(own, dataset_id):
+                theirs = np.isin(own, self._home.images(other.dataset_id)).any(axis=1)
+                if other.notable:
+                    self._note(other.dataset_id)
+                    super()._grow(other.dataset_id, digests[found][theirs])
         self._note(dataset_id)
         super()._grow(dataset_id, digests)
-        own = self._decoded(digests)
         if self._home is not None and len(own):
             self._home.add(dataset_id, own)
 
@@ -73,7 +84,7 @@ class TeamImages(ImageIndex):
     ) -> list[Overlap]:
         """Return data sets with some of these images, also of the home's index."""
         found = super().overlaps(digests, but, parts)
-        own = self._decoded(digests)
+        own, _ = self._decoded(digests)
         if self._home is None or not len(own):
             return found
         every = {one.dataset_id: one for one in found}
@@ -84,11 +95,12 @@ class TeamImages(ImageIndex):
             )
         return sorted(every.values(), key=Overlap.order)
 
-    def _decoded(self, digests: np.ndarray) -> np.ndarray:
-        """Return the home's digests (n, forms) of images that were decoded here."""
+    def _decoded(self, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the home's digests of images that were decoded here, and which."""
         canonical = digests if digests.ndim == 1 else digests[:, 0]
         found = [self._at_home.get(one) for one in canonical.tolist()]
-        return np.array([one for one in found if one is not None], np.uint64)
+        known = np.array([one is not None for one in found], bool)
+        return np.array([one for one in found if one is not None], np.uint64), known
 
     def _names(self) -> list[str]:
         with server.session(self._url) as connection:
@@ -124,7 +136,8 @@ class TeamImages(ImageIndex):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let one process of the team at a time change the index of images."""
-        with server.held(self._url) as check:
+        # in the order of `ledgers.holding`
+        with self._hold_home(), server.held(self._url) as check:
             yield
             check()
 
@@ -142,22 +155,20 @@ class TeamPeople(TeamImages):
     folder : Path
         The folder of this machine's keys, one for each server.
     check_new : function
-        Raises an error for a data set whose people cannot be declared new here.
+        Raises an error if no people can be declared new here.
     """
 
     lock = "people"  # name of the server's lock
 
-    def __init__(
-        self, url: str, folder: Path, check_new: Callable[[str], None]
-    ) -> None:
+    def __init__(self, url: str, folder: Path, check_new: Callable[[], None]) -> None:
         super().__init__(url)
         self._check_new = check_new
         self._table = PEOPLE
         self.root, self.folder = folder, folder / server.store_id(url)
 
-    def check_new(self, dataset_id: str) -> None:
-        """Raise an error if members would not count the charges of the data set."""
-        self._check_new(dataset_id)
+    def check_new(self) -> None:
+        """Raise an error if members would not count charges of this home."""
+        self._check_new()
 
     def _read_key(self) -> bytes:
         """Return this machine's copy of the key that the first member made.

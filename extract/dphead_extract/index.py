@@ -269,8 +269,8 @@ class ImageIndex:
         """Return whether a data set has an entry."""
         return bool(self._kept(dataset_id))
 
-    def check_new(self, dataset_id: str) -> None:
-        """Raise an error if this index cannot get a data set's people as new ones.
+    def check_new(self) -> None:
+        """Raise an error if this index cannot get people who are declared new.
 
         A home's own index can: it is looked at with all ledgers of the home.
         """

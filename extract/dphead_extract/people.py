@@ -301,7 +301,7 @@ class People:
             return
         assert groups is not None
         if self.new:
-            self.index.check_new(dataset_id)
+            self.index.check_new()
         self.index.settle(write=True)
         system = self._mark("system", self.system)
         digests = groups_digests(self.index, dataset_id, groups).values()

@@ -1132,8 +1132,8 @@ def test_a_moved_ledger_compares_its_groups_by_both_keys(
     studies = [by_study(tmp_path, features) for features in (one, two)]
     for features in (one, two):
         charge_groups(features)
-        book = open_ledger(None, id_of(features))
-        move_ledger(book, team.url(CLIENT))
+    for features in (one, two):
+        move_ledger(open_ledger(None, id_of(features)), team.url(CLIENT))
     on_server(team, monkeypatch)
     with pytest.raises(LedgerError, match="have other groups"):
         charge_groups(studies[0])
@@ -1391,7 +1391,7 @@ def test_people_of_a_ledger_file_are_declared_on_a_server_only_after_it_moved(
     fitted(*fit, "--epsilon", 1)
     on_server(team, monkeypatch)
     declare = ("ledger", "people", clinic, path, "--new-people")
-    assert "Type `dphead ledger move`" in words(refusal(*declare))
+    assert "Type `dphead ledger move" in words(refusal(*declare))
     assert not people_index().knows(id_of(path))
     fitted("ledger", "move", path)
     fitted(*declare)

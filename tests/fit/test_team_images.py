@@ -4,7 +4,10 @@ import fcntl
 import json
 import multiprocessing
 import os
+import re
+import shutil
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,13 +195,137 @@ def test_charges_in_a_file_are_moved_before_a_team_knows_the_images(
     for refused in (command, fit, ("ledger", "move", path)):
         said = words(refusal(*refused))
         assert f"would not count the ledger {file} (1 fits)" in said
-        assert "Type `dphead ledger move` with its path first" in said
+        assert f"Type `dphead ledger move {file}` first" in said
     assert not len(TeamImages(url).images(id_of(path)))
     assert noted_ledgers(id_of(path)) == [str(file)]
     fitted("ledger", "move", file)
     fitted(*command)
     assert Ledger(url, id_of(path)).count_fits() == 1
     fitted(*fit)
+
+
+def test_all_charged_files_of_a_home_move_before_it_uses_a_server(team, monkeypatch):
+    """Also those of other data sets, which may have the same images under another id.
+
+    A home that was full when it should have noted a ledger does not know all overlaps.
+    """
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    first, second, empty, copy = (uuid.uuid4().hex for _ in range(4))
+    for dataset_id in (first, second):
+        charged_in_home(dataset_id)
+    open_ledger(None, empty)
+    shutil.copy(default_ledger_path(first), default_ledger_path(copy))  # by hand
+    url, other = team.url(CLIENT), uuid.uuid4().hex
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    left = [first, second]
+    while left:
+        uses = (
+            lambda: image_index().claim(images()),
+            lambda: image_index().add(other, images()),
+            lambda: charged_in_home(other),
+            lambda: fix_budget(open_ledger(None, other), 1.0, 1e-5),
+            people_index().check_new,
+        )
+        for use in uses:
+            with pytest.raises(LedgerError, match="would not count the ledger") as said:
+                use()
+            assert "and 1 more" in str(said.value) or len(left) == 1
+        moved = Path(re.search("move (\\S+)`", str(said.value))[1])
+        move_ledger(Ledger(moved), url)
+        left.remove(moved.stem)
+    assert not len(TeamImages(url).images(other))
+    assert Ledger(url, other).count_fits() == 0 and Ledger(url, other).budget() is None
+    charged_in_home(other)
+    assert Ledger(url, first).count_fits() == Ledger(url, other).count_fits() == 1
+
+
+def charged_in_home(dataset_id):
+    book = open_ledger(None, dataset_id)
+    with charging(book):
+        reserve(specs(1, 20.0), book)
+
+
+def test_a_home_that_has_used_one_server_uses_no_other_store(
+    team, monkeypatch, tmp_path
+):
+    """The team's server would get images whose fits are on the first one."""
+    team.run("CREATE DATABASE trial")
+    trial = team.url(OWNER).replace("/postgres", "/trial")
+    server.init(trial)
+    monkeypatch.setenv("DPHEAD_LEDGER", trial)
+    dataset_id, other = uuid.uuid4().hex, uuid.uuid4().hex
+    charged_in_home(dataset_id)
+    file = Ledger(tmp_path / "own.sqlite", other)
+    reserve(specs(1, 20.0), file)
+    for url in (None, team.url(CLIENT)):
+        monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+        if url is not None:
+            monkeypatch.setenv("DPHEAD_LEDGER", url)
+        uses = [
+            lambda: charged_in_home(other),
+            lambda: people_index(declares=True),
+        ]
+        if url is not None:
+            uses += [
+                lambda: image_index().claim(images()),
+                lambda url=url: move_ledger(file, url),
+                people_index().check_new,
+            ]
+        for use in uses:
+            with pytest.raises(LedgerError, match="its line from") as said:
+                use()
+            assert f"/{dataset_id} is on a server, and DPHEAD_LEDGER" in str(said.value)
+    monkeypatch.setenv("DPHEAD_LEDGER", trial)
+    move_ledger(file, trial)
+    charged_in_home(dataset_id)
+
+
+def test_a_server_gets_the_images_that_another_data_set_of_the_home_shares(
+    team, monkeypatch, tmp_path
+):
+    """Else other members would set a budget beside the fits of that data set."""
+    pixels = np.random.default_rng(uuid.uuid4().int).integers(0, 256, (90, 9), np.uint8)
+
+    def decoded(part):
+        index = image_index()
+        return index, np.array(
+            [index.digests([one]) for one in pixels[part]], np.uint64
+        )
+
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    index, seen = decoded(slice(40))
+    first, _ = index.claim(seen)
+    charged_in_home(first)
+    url, second = team.url(CLIENT), uuid.uuid4().hex
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    move_ledger(ledger_in_home(first), url)
+    index, seen = decoded(slice(30, 90))
+    index.add(second, seen)
+    assert len(TeamImages(url).images(first)) == 10
+    assert len(TeamImages(url).images(second)) == 60
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
+    with pytest.raises(LedgerError, match=r"\(1 fits\) of data set .* holds 10 of"):
+        fix_budget(Ledger(url, second), 3.0, 1e-5)
+
+
+def test_a_file_is_charged_before_or_after_a_home_begins_to_use_a_server(
+    team, monkeypatch
+):
+    """Not between the look at the files of the home and the note of the server."""
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    index, lock, held = image_index(), ledger_home() / "ledgers/lock", []
+    lock.parent.mkdir(parents=True, exist_ok=True)
+
+    def looked(_):
+        with open(lock, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.append(lock)
+
+    monkeypatch.setattr(ledgers, "check_store", looked)
+    index.claim(images())
+    assert held == [lock]
 
 
 def test_only_one_ledger_of_a_data_set_moves_to_a_server(team, monkeypatch, tmp_path):
@@ -318,7 +445,7 @@ def test_a_home_with_ledgers_on_a_server_declares_no_people_without_it(
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     people = ("--people", "clinic", "--new-people")
     said = words(refusal(*extracting(tmp_path, "x.h5", *people)[1]))
-    assert "have ledgers on a server" in said
+    assert f"The ledger {name} is on a server, and DPHEAD_LEDGER is not set" in said
     assert people_index().settled() is None
 
 
@@ -361,7 +488,7 @@ def test_a_budget_in_a_file_is_moved_to_the_server(team, monkeypatch):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     fix_budget(open_ledger(None, dataset_id), 1.0, 1e-5)
     monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
-    with pytest.raises(LedgerError, match="Type `dphead ledger move`"):
+    with pytest.raises(LedgerError, match="Type `dphead ledger move"):
         fix_budget(open_ledger(None, dataset_id), 1.0, 1e-5)
 
 
