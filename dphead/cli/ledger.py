@@ -79,7 +79,7 @@ def _move(source: Any, url: str) -> None:
     moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
     say("Ledger", target.path)
     say("Moved", moved)
-    if image_indexes()[-1].knows(target.dataset_id):
+    if image_indexes()[-1].knows(str(target.dataset_id)):
         say(
             "Next",
             "repeat each `dphead extract` of its images with the same -o: it adds them "
