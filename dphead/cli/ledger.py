@@ -224,7 +224,7 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
     \b
     dphead ledger budget train.h5 --epsilon 3 --delta 1e-5
     """
-    from dphead.fit.ledgers import fix_budget
+    from dphead.fit.ledgers import fix_budget, known_images
     from dphead.privacy.ledger.server import is_url
 
     if is_url(which):
@@ -240,9 +240,12 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
     limit = declared_at(epsilon, delta)
     text = f"{tied(limit)}, for all fits in this ledger together. It is never exceeded."
     beside = "The ledger is new and has no data set: its first fit sets it."
-    if book.meta("dataset_id"):
+    if dataset_id := book.meta("dataset_id"):
         beside = (
             "From now on, dphead refuses fits on the same images in another ledger."
+            if len(known_images(dataset_id))
+            else "Rows that are imported a second time are recognized only with "
+            "--same-data-as FILE."
         )
     say("Budget", text, beside, *_too_large(Path(which), epsilon, delta))
     say("Ledger", book.path)

@@ -45,6 +45,7 @@ from dphead.privacy.ledger.server import (
     NAME,
     held,
     is_on_server,
+    is_url,
     store_id,
     team_url,
 )
@@ -295,11 +296,17 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
 
 
 def data_set_of(ledger: str | Path | None) -> str | None:
-    """Return the ledger's data set id, or None if it is not set or there is no file."""
-    if ledger is None or not os.path.isfile(ledger):
-        return None  # a server has ledgers of several data sets
+    """Return the ledger's data set id, or None if it is not set or there is no file.
+
+    A server has ledgers of several data sets, but the name of one has the id. Raises
+    LedgerError for a name that is not on the server of DPHEAD_LEDGER.
+    """
+    if ledger is None or is_url(ledger):
+        return None
+    if not is_on_server(ledger) and not os.path.isfile(ledger):
+        return None
     with closing(Ledger(ledger, read_only=True)) as book:
-        return book.meta("dataset_id")
+        return book.dataset_id or book.meta("dataset_id")
 
 
 def people_index(url: str | None = None, *, declares: bool = False) -> ImageIndex:
@@ -463,9 +470,10 @@ def _check_seen(place: str | Path) -> None:
     raise LedgerError(
         f"The ledger {place} is a file, and DPHEAD_LEDGER leads to a server, so the "
         "other members of the team would not count its fits. Nothing was charged or "
-        "set. Drop --ledger, so that the server's ledger is charged. If the file has a "
-        "budget or fits of this data set, type `dphead ledger move` with its path "
-        "first."
+        "set. Drop --ledger, so that the server's ledger is charged, or name it for "
+        "arrays: `Ledger(NAME)`, with the name that `dphead ledger show` prints. If "
+        "the file has a budget or fits of this data set, type `dphead ledger move` "
+        "with its path first."
     )
 
 

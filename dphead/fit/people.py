@@ -87,8 +87,11 @@ def declare_people(
     merging = counts != dataset_id
     # hold the lock to the end, so that a second command finds this one's result
     with people.held(), ExitStack() as opened:
-        for one in files:
-            people.check(dataset_id, one.ids, joining)
+        earlier = [counts]
+        # a refusal after another data set was merged would leave a budget broken
+        for one in sorted((rows, *others), key=lambda r: r.dataset_id != dataset_id):
+            earlier.append(one.dataset_id)
+            people.check(one.dataset_id, one.ids, () if new else earlier)
         book = open_ledger(None, counts)
         with holding(book):
             _check_copies(dataset_id, book)

@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from commands import (
     LS,
@@ -13,6 +14,7 @@ from commands import (
     features_file,
     fit,
     fitted,
+    id_of,
     ledger_of,
     refusal,
     refused,
@@ -23,6 +25,7 @@ from core import reserve
 from ledgers import specs
 
 from dphead.cli import COMMANDS
+from dphead.fit.ledgers import image_index
 
 
 def test_help_lists_every_command():
@@ -175,6 +178,16 @@ def test_verify_finds_damage(tmp_path):
     again = dphead("fit", features, "-o", tmp_path / "again", *LS, *own)
     assert "is damaged: " in refused(again)
     assert "is damaged: " in refusal("ledger", "show", book)
+
+
+def test_a_budget_names_what_is_recognized_in_another_ledger(features):
+    """Images. An import of the same rows has a ledger of its own."""
+    command = ("ledger", "budget", features, "--epsilon", 1, "--delta", 1e-3)
+    said = fitted(*command).out
+    assert "--same-data-as" in said and "refuses fits" not in said
+    image_index().add(id_of(features), np.arange(4, dtype=np.uint64))
+    said = fitted(*command).out
+    assert "refuses fits on the same images" in said and "--same-data-as" not in said
 
 
 def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):

@@ -4,6 +4,7 @@ processes.
 
 import json
 import re
+import uuid
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from together import LOOPBACK
 
+from benchmarks.faults.servers import CLIENT
 from dphead.analysis.card.model_card import model_card
 from dphead.cli.summary import _next_commands
 from dphead.finetune.models import build_network, trained
@@ -33,11 +35,11 @@ from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import finetune
 from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
-from dphead.finetune.sources import load_data
+from dphead.finetune.sources import identified, load_data
 from dphead.fit.ledgers import PEOPLE, image_index, open_ledger, people_index
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.ledger import Ledger, seals
+from dphead.privacy.ledger import Ledger, LedgerError, seals
 
 # The noise is given: solving for it takes seconds, and `test_the_command_trains` does
 # it.
@@ -118,6 +120,26 @@ def test_a_run_leaves_a_network_a_report_and_a_ledger(tmp_path):
     accuracy = (network.scores(state.average, x[40:]).argmax(axis=1) == y[40:]).mean()
     assert accuracy == pytest.approx(result["test"]["accuracy"])
     assert len(Ledger(tmp_path / "ledger.sqlite").fits()) == 1
+
+
+def test_the_name_of_a_servers_ledger_names_the_data_set_of_images(
+    team, tmp_path, monkeypatch
+):
+    """Else they would be a new data set, and the ledger would be refused then."""
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    source(tmp_path)
+    name, index = uuid.uuid4().hex, image_index()
+    place = Ledger(team.url(CLIENT), name).path
+
+    def found(ledger):
+        given = options(tmp_path, "run", ledger=ledger)
+        data = load_data(given, given.features, given.split, index, None)
+        return identified(given, data, index)
+
+    with pytest.raises(LedgerError, match="on another server"):
+        found(f"postgresql:{uuid.uuid4()}/{name}")
+    assert not index.knows(name)
+    assert found(place).source.dataset_id == name and index.knows(name)
 
 
 def test_an_interrupted_run_continues_under_its_charge(tmp_path):

@@ -709,6 +709,19 @@ def test_other_members_learn_which_data_sets_a_member_merged(
     assert people_of(two) == {"system": clinic, "new": False}
 
 
+def test_a_command_that_refuses_one_of_its_data_sets_merges_none(tmp_path, clinic):
+    """Else no fit could be charged, because another ledger has people of both."""
+    made(tmp_path, "system", 300, "--people", clinic)
+    one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 100)
+    new = made(tmp_path, "new", 159, "--people", clinic, "--new-people")
+    charged(one)
+    said = refusal("ledger", "people", clinic, one, two)
+    assert "1 of 60 people are also" in said and id_of(new) in said
+    assert counted_in(id_of(one)) == id_of(one)
+    assert not people_index().knows(id_of(one))
+    fitted("ledger", "people", clinic, one, new, two)
+
+
 def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
     """A data set's empty ledger is merged, and its other ledger, with fits, is not."""
     one = made(tmp_path, "one", 0, "--people", clinic)
@@ -1299,6 +1312,9 @@ def test_nothing_is_declared_of_a_data_set_whose_ledger_is_on_its_way(
         if not fits_of(one) and open_ledger(None, id_of(one)).facts().get(AWAITS):
             said = refusal("ledger", "people", clinic, one, "--new-people")
             assert "its charges are not here yet" in words(said)
+            given = ("--dataset-id", id_of(one), "--people", clinic, "--new-people")
+            said = refusal(*year(tmp_path, "again", 0)[1], *given)
+            print("SAID", said)
             assert not people_index().knows(id_of(one))
     assert fits_of(one) == 1
 
