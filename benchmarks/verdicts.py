@@ -142,7 +142,8 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
     parts, folded, count = [f"## {paper}\n\n{PICTURES[paper]}\n"], [], 0
     for name, found in _tables(paper).items():
         title = f"### {paper}, Table {name}\n\n"
-        blocks = [claims_table(found, by_key)] if any(map(measured_here, found)) else []
+        run = [c for c in found if measured_here(c)]
+        blocks = [table(HEADER, _lines(run, by_key))] if run else []
         if any(standing(c)[0] == ARITHMETIC for c in found):
             blocks.append(arithmetic.printed_table(paper, name))
         if shown := [c for c in found if small(c)]:
@@ -177,11 +178,6 @@ def about_small(found: Iterable[Claim]) -> list[str]:
     """Return what "in small" means for FC23's claims, if there are any."""
     tables = {c.table for c in found if c.paper == "FC23" and small(c)}
     return [f"{OWN} {HALF}" if "4" in tables else OWN] if tables else []
-
-
-def claims_table(found: list[Claim], by_key: ByKey) -> str:
-    """Claims that were run, a line for each way."""
-    return table(HEADER, _lines(list(filter(measured_here, found)), by_key))
 
 
 def told(found: list[Claim], by_key: ByKey, given: bool = False) -> str:
@@ -247,15 +243,18 @@ def compared(
 ) -> str:
     """Stored rows beside repeated ones: equal within three standard errors or not.
 
-    The variance over noise draws is that of all fits of a data set, method and epsilon:
-    three draws of one fit tell too little of it. Draw k has the same noise in all fits,
+    The variance over noise draws is that of all fits of a data set, method and epsilon
+    (of any epsilon, if these have one draw each): three draws of one fit tell too
+    little of it. Draw k has the same noise in all fits,
     so that fits differ together.
     """
     before, after = by_key_of(stored), by_key_of(again)
     variances = defaultdict(list)
     for rows in (*before.values(), *after.values()):
         if len(rows) > 1:
-            variances[_place(rows)].append(stdev(_percents(rows)) ** 2)
+            place, variance = _place(rows), stdev(_percents(rows)) ** 2
+            variances[place].append(variance)
+            variances[place[:2]].append(variance)
     lines = []
     for key, (claim, job) in {pair[1].key: pair for pair in pairs}.items():
         if not after[key]:
@@ -264,7 +263,8 @@ def compared(
         cells = [measured(v) if v else "—" for v in values]
         said = "not stored"
         if values[0]:
-            variance = mean(variances[_place(after[key])] or [0.0])
+            place = _place(after[key])
+            variance = mean(variances[place] or variances[place[:2]] or [0.0])
             variance *= sum(1 / len(v) for v in values)
             difference = abs(mean(values[0]) - mean(values[1]))
             same = difference <= max(3 * variance**0.5, 0.1)

@@ -86,6 +86,11 @@ def test_a_repeated_fit_is_judged_by_the_spread_of_all_similar_fits():
     others = rows(wide, 0.94, 0.95, 0.96)
     assert said(three + others, rows(close, 0.953, 0.953)) == "agrees |"
     assert said(three + others, rows(close, 0.98)) == "differs |"
+    # no fit at this epsilon has two draws
+    others = rows(replace(wide, epsilon=1.0), 0.94, 0.95, 0.96)
+    assert said(rows(close, 0.95), rows(close, 0.953)) == "differs |"
+    assert said(rows(close, 0.95) + others, rows(close, 0.953)) == "agrees |"
+    assert said(rows(close, 0.95) + others, rows(close, 0.995)) == "differs |"
 
 
 def test_every_below_is_explained_with_evidence():
