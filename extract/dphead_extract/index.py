@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from dphead_extract.errors import ExtractError, FormatError
-from dphead_extract.features.disk import lock, open_own, write_private
+from dphead_extract.features.disk import lock, open_own, sync_path, write_private
 from dphead_extract.features.rows import check_dataset_id
 
 _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
@@ -542,7 +542,10 @@ def _make_private(folder: Path) -> None:
     seen before would otherwise count as new, with a new ledger.
     """
     try:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for one in missing:  # ledgers are in the same home later
+            sync_path(one.parent)
         writable = os.access(folder, os.W_OK)
     except OSError as error:
         # no folder can be made beside or below a file: nobody has this index

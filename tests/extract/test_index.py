@@ -31,6 +31,20 @@ def digests(index, pictures):
     return np.array([index.digest(p) for p in pictures], np.uint64)
 
 
+def test_a_new_home_is_durable_before_the_index_is_used(index, monkeypatch):
+    """A ledger in it would else be lost with the name of the home."""
+    synced, held = [], os.fsync
+
+    def noted(file):
+        synced.append(os.readlink(f"/proc/self/fd/{file}"))
+        held(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    index.claim(np.arange(3, dtype=np.uint64))
+    home = index.folder.parent
+    assert synced[:2] == [str(home), str(home.parent)]
+
+
 def test_images_are_known_by_their_pixels_and_shape(index):
     one = images(1)[0]
     assert index.digest(one) == index.digest(np.asfortranarray(one))
