@@ -399,8 +399,13 @@ class Elsewhere:
             of = f"data set {self.dataset_id}, which shares the ledger of this one"
         if (o := self.overlap) is not None:
             of = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
+        return f"{self.place} of {of}"
+
+    @property
+    def place(self) -> str:
+        """Return path and fits of the ledger."""
         held = "gone or unreadable" if self.fits is None else f"{self.fits} fits"
-        return f"the ledger {self.path} ({held}) of {of}"
+        return f"the ledger {self.path} ({held})"
 
 
 def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
@@ -516,9 +521,9 @@ def check_store(url: str | None, moving: Ledger | None = None) -> None:
             f"from {notes_path(one.dataset_id)}."
         )
     raise LedgerError(
-        f"The other members of the team would not count {one}"
-        f"{f', and {more} more' if more else ''}. Nothing was charged, moved or added "
-        f"to the server. {todo}"
+        f"The other members of the team would not count {one.place} of data set "
+        f"{one.dataset_id}{f', and {more} more' if more else ''}. Nothing was charged, "
+        f"moved or added to the server. {todo}"
     )
 
 

@@ -64,13 +64,14 @@ class TeamImages(ImageIndex):
         sets that only the home knows get the images that they share with this one. Then
         the server has the overlap, for charges of other members.
         """
-        own, found = self._decoded(digests)
+        own, decoded = self._decoded(digests)
         if self._home is not None and len(own):
             for other in self._home.overlaps(own, dataset_id):
-                theirs = np.isin(own, self._home.images(other.dataset_id)).any(axis=1)
                 if other.notable:
+                    theirs = self._home.images(other.dataset_id)
+                    shared = np.isin(own, theirs).any(axis=1)
                     self._note(other.dataset_id)
-                    super()._grow(other.dataset_id, digests[found][theirs])
+                    super()._grow(other.dataset_id, digests[decoded][shared])
         self._note(dataset_id)
         super()._grow(dataset_id, digests)
         if self._home is not None and len(own):
