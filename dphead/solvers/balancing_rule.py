@@ -21,10 +21,10 @@ BEFORE, AFTER = "correct rows before balancing", "correct rows after balancing"
 _EVEN, _EXCESS = 1.5, 3.0
 # Model of the gain (`_expected_gain`): typical values of f and log κ, with standard
 # deviations, and grids of both. Chosen on the sets of the same page, as are the errors.
-_FOLLOWED, _LOG_KAPPA = (0.8, 0.5), (math.log(1.5), 0.7)
-_FOLLOWS, _KAPPAS = np.linspace(-1.0, 2.0, 31)[:, None, None], np.geomspace(0.3, 6, 24)
+_FOLLOWED, _LOG_KAPPA = (1.2, 0.6), (math.log(1.5), 0.3)
+_FOLLOWS, _KAPPAS = np.linspace(-1.0, 3.0, 41)[:, None, None], np.geomspace(0.3, 6, 24)
 _MARGIN_ERROR, _CLASS_ERROR = 0.6, 0.02  # of a class's margin, and of its accuracy
-_GAIN_ERROR = 0.06
+_GAIN_ERROR = 0.03
 _MARGINS = np.linspace(-6.0, 12.0, 361)
 
 
