@@ -661,12 +661,15 @@ def test_a_ledger_that_is_found_after_the_merge_counts(store, tmp_path, clinic):
     book = open_ledger(None, counted_in(id_of(two)))
     told = [one.fact()["of"] for one in charged_elsewhere(book.dataset_id, book.path)]
     assert told == ["a data set of the same id system"]
-    message = "have the budget epsilon=2"
-    with pytest.raises(LedgerError, match=message) as found, charging(book):
+    with pytest.raises(LedgerError) as found, charging(book):
         pass
-    assert f"data set {id_of(two)}, which shares the ledger of this one" in str(
-        found.value
-    )
+    said = str(found.value)
+    if book.url:  # a file with fits is refused on a server before its budget is
+        assert f"would not count the ledger {other.path}" in said
+        assert "`dphead ledger people` if it belongs to an id system" in said
+    else:
+        assert "have the budget epsilon=2" in said
+        assert f"data set {id_of(two)}, which shares the ledger of this one" in said
     fitted("ledger", "people", clinic, two)
     assert fits_of(two) == 1
     with charging(book):
