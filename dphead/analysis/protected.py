@@ -82,6 +82,19 @@ def is_vague(expected: dict[str, Any]) -> bool:
     return expected["high"] - expected["low"] > _TELLING
 
 
+def about_scores(balanced: bool | None) -> str:
+    """Return a sentence on scores that were adjusted for class sizes, or "".
+
+    balanced is the report's `balanced`.
+    """
+    if not balanced:
+        return ""
+    return (
+        "Decisions weight all classes equally (--balanced). Probabilities assume that "
+        "classes are equally frequent."
+    )
+
+
 def kind_of(report: dict[str, Any]) -> str:
     """Return the kind of the trained object: "head" or "network"."""
     return "network" if report["method"]["name"].startswith(NETWORK) else "head"

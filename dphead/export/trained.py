@@ -160,6 +160,7 @@ def guarantee_of(
             **found,
             "budget_of_all_fits": ledger["budget"] if promised else None,
             "tuning": report["tuning"],
+            "balanced": report.get("balanced"),
             "statement": public_statement(stated),
             "class_names": facts["class_names"],
             "fit_id": ledger["fit_id"],

@@ -2,6 +2,7 @@
 
 import textwrap
 
+from dphead.analysis.protected import about_scores
 from dphead.export.trained import Trained
 
 _TORCH = """
@@ -190,7 +191,10 @@ def readme(trained: Trained, takes: str, code: str) -> str:
     )
     parts = [
         f"# A classifier {trained.kind}{how}",
-        _filled(f"It takes {input_in_words(trained, takes)}. Classes: {shown}{more}."),
+        _filled(
+            f"It takes {input_in_words(trained, takes)}. Classes: {shown}{more}. "
+            f"{about_scores(trained.guarantee['balanced'])}"
+        ),
         "From the folder above this one:",
         textwrap.indent(code, "    "),
         *([_filled(_DECODER)] if trained.has_decoder else []),

@@ -23,9 +23,10 @@ from dphead.analysis.metrics import predicted_classes, probabilities
 from dphead.analysis.sealed import write_json
 from dphead.export import heads, sklearn_head, torch_head
 from dphead.export.exporting import FORMATS, export
-from dphead.export.trained import Trained, tensors_of
-from dphead.export.words import example
+from dphead.export.trained import Trained, guarantee_of, tensors_of
+from dphead.export.words import example, readme
 from dphead.fit.head_file import open_head, save_head
+from dphead.fit.ledgers import read_known
 from dphead.privacy.axes import PublicAxes
 from dphead.privacy.loss import LOSSES
 from dphead.privacy.transform import RowTransform
@@ -170,6 +171,17 @@ def test_the_guarantee_goes_with_the_head(run, tmp_path):
         assert file.metadata()["dphead.statement"] == stated
     about = (tmp_path / "out/README.md").read_text()
     assert "(2, 1e-05)-differentially private" in words(about)
+
+
+def test_an_export_says_where_decisions_weight_classes_equally(run):
+    head, facts = open_head(run)
+    finished = read_known(run)
+    for balanced, said in ((True, 1), (False, 0), (None, 0)):
+        finished.report["balanced"] = balanced
+        guarantee = guarantee_of(run, finished, facts)
+        assert guarantee["balanced"] is balanced
+        text = readme(Trained(run, head, facts, guarantee, None), "features", "code")
+        assert words(text).count("assume that classes are equally frequent") == said
 
 
 @pytest.mark.parametrize("to", FORMATS)

@@ -17,6 +17,7 @@ from dphead.analysis.check import MISSED, UNTOLD, check, unshown_classes
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import (
     about_people,
+    about_scores,
     budget_is,
     counts_one_fit,
     describe_input,
@@ -112,6 +113,7 @@ def facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "sentence": _sentence(report, limits) if limits else "",
         "statement": public_statement(report),
         "about_people": about_people(report["data"]),
+        "about_scores": about_scores(report.get("balanced")),
         "budget_is": budget_is(report["ledger"]),
         "counts_one_fit": counts_one_fit(report["ledger"]),
         "limits": limits,

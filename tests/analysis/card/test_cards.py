@@ -47,6 +47,14 @@ def test_a_model_card_has_results_where_test_rows_are_public_alone(folder):
     assert "No accuracy was released." in private
 
 
+def test_every_document_says_where_decisions_weight_classes_equally(folder):
+    report = read_run(folder / "private").report
+    for balanced, said in ((True, 1), (False, 0), (None, 0)):
+        for make in (page, dpia, model_card):
+            text = words(make(report | {"balanced": balanced}))
+            assert text.count("assume that classes are equally frequent") == said
+
+
 def test_no_document_calls_the_limit_of_a_sum_a_guarantee(folder):
     """After a merge, the budget was not fixed before all fits."""
     report = read_run(folder / "public").report
