@@ -506,10 +506,11 @@ def check_store(url: str | None, moving: Ledger | None = None) -> None:
     if not kept:
         return
     one, more = kept[0], len(kept) - 1
-    todo = (
-        f"Type `dphead ledger move {shlex.quote(one.path)}` first, or `dphead ledger "
-        f"people` if it belongs to an id system. {_OTHER_HOME}"
-    )
+    # the ledger of an id system does not move
+    declared = people_index(url).knows(one.dataset_id)
+    todo = f"Type `dphead ledger move {shlex.quote(one.path)}` first. {_OTHER_HOME}"
+    if declared:
+        todo = "Repeat the command `dphead ledger people` of its features files first."
     if moving is not None and (moving.count_fits() or moving.budget()):
         todo = (
             "A server takes only one ledger with fits or a budget of a data set. Unset "

@@ -666,7 +666,7 @@ def test_a_ledger_that_is_found_after_the_merge_counts(store, tmp_path, clinic):
     said = str(found.value)
     if book.url:  # a file with fits is refused on a server before its budget is
         assert f"would not count the ledger {other.path}" in said
-        assert "`dphead ledger people` if it belongs to an id system" in said
+        assert "Repeat the command `dphead ledger people`" in said
     else:
         assert "have the budget epsilon=2" in said
         assert f"data set {id_of(two)}, which shares the ledger of this one" in said
