@@ -9,11 +9,11 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.signal import fftconvolve, lfilter
 
 # Chosen, not measured: they trade tightness for time and memory. Omitted mass is
 # charged. (UNIT_ROUNDOFF is float64's.)
@@ -28,6 +28,7 @@ _CHERNOFF_ORDERS = (
     13,
     20,
 )  # orders of the Chernoff bound for these ends
+LOOP_POINTS = 2**18  # points of the longest array that a loop in Python sums
 MAX_GRID_POINTS = 2**23  # points of a composition, 67 MB; beyond, losses are infinite
 
 
@@ -60,27 +61,19 @@ class Losses:
         The result is not below the sum of chance * (1 - exp(epsilon - loss)) over the
         losses above epsilon, plus `infinite`.
         """
-        # delta(e) = sum over losses L > e of p(L) (1 - exp(e - L)), plus `infinite`.
-        losses, above, scaled = self._tails
-        asked = np.asarray(epsilons, np.longdouble)
-        first = np.searchsorted(losses[:-1], asked, side="right")
-        # Relative to the next loss, so that exp never overflows.
-        shares = np.exp(asked - losses[first])
-        deltas = self.infinite + above[first] - shares * scaled[first]
-        rounded = deltas * (1 + 4 * UNIT_ROUNDOFF)
-        return np.asarray(rounded + 1e-300, float)  # also covers subnormals
+        return self._deltas(epsilons, self._all_tails)
 
     def epsilon(self, delta: float) -> float:
         """Return an upper bound on the least epsilon >= 0 that satisfies `delta`.
 
         Infinite if there is none.
         """
-        losses, above, scaled = self._tails
+        tails = losses, above, scaled = self._tails(delta)
         grid = np.concatenate([[0.0], losses[:-1]])
 
         def enough(i: int) -> bool:
             """Return whether delta is small enough at a point of the grid."""
-            return bool(self.deltas(grid[i]) <= delta)
+            return bool(self._deltas(grid[i], tails) <= delta)
 
         # delta falls with epsilon, so the first point that is small enough decides.
         first = bisect_left(range(len(grid)), True, key=enough)
@@ -105,29 +98,48 @@ class Losses:
         return max(1.0, float(np.sum(self.chances)) + self.infinite)
 
     @cached_property
-    def _tails(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _all_tails(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._tails(math.inf)
+
+    def _deltas(
+        self, epsilons: np.ndarray, tails: tuple[np.ndarray, np.ndarray, np.ndarray]
+    ) -> np.ndarray:
+        # delta(e) = sum over losses L > e of p(L) (1 - exp(e - L)), plus `infinite`.
+        losses, above, scaled = tails
+        asked = np.asarray(epsilons, np.longdouble)
+        first = np.searchsorted(losses[:-1], asked, side="right")
+        # Relative to the next loss, so that exp never overflows.
+        shares = np.exp(asked - losses[first])
+        deltas = self.infinite + above[first] - shares * scaled[first]
+        rounded = deltas * (1 + 4 * UNIT_ROUNDOFF)
+        return np.asarray(rounded + 1e-300, float)  # also covers subnormals
+
+    def _tails(self, delta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the positive losses l, and the sums `above` and `scaled` over L >= l.
 
         `above` sums p(L). `scaled` sums p(L) exp(l - L), which cannot overflow. Last
         are the loss inf and sums of 0. `above` includes a bound on its rounding error.
+        Small losses whose deltas certainly exceed `delta` are left out.
         """
         start = max(0, 1 - self.lowest)
-        places = np.arange(start, len(self.chances), dtype=np.longdouble)
-        steps = places + self.lowest
-        losses = steps * np.longdouble(self.interval)
         positive = np.maximum(self.chances[start:], 0)
         chances = positive.astype(np.longdouble)[::-1]
-        one = np.ones(1, np.longdouble)
-        zero = np.zeros(1, np.longdouble)
         above = np.cumsum(chances)
+        # At l - 1, delta exceeds 0.6 of the mass from l on, because 1 - 1/e > 0.6.
+        fewer = int(np.searchsorted(above, (delta - self.infinite) / 0.6, "right"))
+        count = min(len(above), fewer + 1 + math.ceil(1 / self.interval))
         # scaled[i] = chance[i] + ratio * scaled[i + 1]: a recursive filter.
         ratio = np.exp(-np.longdouble(self.interval))
-        scaled = np.asarray(lfilter(one, np.append(one, -ratio), chances))
+        scaled = _filtered(chances[:count], ratio)
+        end = self.lowest + len(self.chances)
+        steps = np.arange(end - count, end, dtype=np.longdouble)
+        losses = steps * np.longdouble(self.interval)
         largest = float(losses[-1]) if len(losses) else 0.0
         unit = np.finfo(np.longdouble).eps
         # Rounding of n additions and of the losses (proofs/poisson.md, step 4).
-        rounding = 4 * (len(losses) + largest + 20) * unit
-        above = np.append(above[::-1], zero) * (1 + rounding)
+        rounding = 4 * (len(above) + largest + 20) * unit
+        zero = np.zeros(1, np.longdouble)
+        above = np.append(above[:count][::-1], zero) * (1 + rounding)
         return np.append(losses, np.inf), above, np.append(scaled[::-1], zero)
 
 
@@ -197,8 +209,10 @@ def composed(first: Losses, second: Losses) -> Losses:
     largest losses, with probability at most TAIL_MASS, become infinite too. The
     smallest losses are raised to the first kept loss.
     """
-    chances = fftconvolve(first.chances, second.chances)
-    size: Any = next_fast_len(len(chances), real=True)
+    points = len(first.chances) + len(second.chances) - 1
+    size: Any = next_fast_len(points, real=True)
+    product = np.asarray(rfft(first.chances, size)) * rfft(second.chances, size)
+    chances = np.asarray(irfft(product, size))[:points]
     # Three transforms, each with its own error bound.
     norms = _norm(first.chances) * second.mass + _norm(second.chances) * first.mass
     norms += _norm(chances)
@@ -216,6 +230,20 @@ def composed(first: Losses, second: Losses) -> Losses:
     chances[start] += np.sum(chances[:start])
     lowest = first.lowest + second.lowest + start
     return Losses(lowest, chances[start:stop], infinite, first.interval)
+
+
+def _filtered(chances: np.ndarray, ratio: np.longdouble) -> np.ndarray:
+    """Return y with y[i] = chances[i] + ratio * y[i - 1].
+
+    The import of scipy.signal takes longer than a loop over a short array.
+    """
+    if len(chances) > LOOP_POINTS:
+        from scipy.signal import lfilter
+
+        one = np.ones(1, np.longdouble)
+        return np.asarray(lfilter(one, np.append(one, -ratio), chances))
+    sums = accumulate(chances, lambda last, chance: chance + ratio * last)
+    return np.fromiter(sums, np.longdouble, len(chances))
 
 
 def _norm(chances: np.ndarray) -> float:

@@ -53,10 +53,11 @@ LEAST_LOG_TAIL = -41.0  # 1e-18: probability beyond each end of one release's gr
 _TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
 LOOKUP_POINTS = 4096  # points x that bracket a loss first
 NEWTON_STEPS = 5  # enough steps to reach the rounding error, as measured
+COARSEST = 100  # largest factor on the width of the grid
 # largest number of mixture terms over all points of a release's grid
 _MAX_TERMS = 4_000_000
 _MAX_TABLE_ENTRIES = 4_000_000  # largest number of entries of a table of terms: 32 MB
-_DIRECTIONS = {  # zero_out: a removed row adds zero if it is sampled
+DIRECTIONS = {  # zero_out: a removed row adds zero if it is sampled
     "zero_out": ("removed", "added"),
     "add_remove": ("removed", "added"),
     "replace_one": ("replaced",),  # the mirror image of itself
@@ -94,15 +95,26 @@ def pld_epsilon(
     ---------
     An upper bound, as `loss_distribution`.
     """
-    distribution = loss_distribution(events, relation, coarser)
-    # A loss beyond 1e6 is of no use to anyone: epsilon is infinite.
-    if distribution is None:
-        return math.inf
-    return max(losses.epsilon(delta) for losses in distribution)
+
+    def bound(direction: str, coarser: float) -> float:
+        distribution = loss_distribution(events, relation, coarser, (direction,))
+        # A loss beyond 1e6 is of no use to anyone: epsilon is infinite.
+        return distribution[0].epsilon(delta) if distribution else math.inf
+
+    first, *others = DIRECTIONS[relation]
+    largest = bound(first, coarser)
+    for direction in others:
+        # Every width gives an upper bound, and a coarse grid takes little time.
+        if bound(direction, min(10 * coarser, COARSEST)) > largest:
+            largest = max(largest, bound(direction, coarser))
+    return largest
 
 
 def loss_distribution(
-    events: Sequence[GaussianEvent], relation: str = "zero_out", coarser: float = 1.0
+    events: Sequence[GaussianEvent],
+    relation: str = "zero_out",
+    coarser: float = 1.0,
+    directions: Sequence[str] = (),
 ) -> list[Losses] | None:
     """Return the losses of the composition in each direction, or None if too large.
 
@@ -114,6 +126,8 @@ def loss_distribution(
         The neighboring relation.
     coarser : float, default 1.0
         Factor on the width of the grid, from 1 to 100.
+    directions : sequence of str, default ()
+        The directions to compose; all of the relation by default.
 
     Returns
     -------
@@ -132,8 +146,8 @@ def loss_distribution(
     Pessimistic: delta at every epsilon is never below the true one.
     """
     check(relation=relation)
-    known, finest = "coarser must be 1 to 100", "Use 1 for the finest grid."
-    require(1 <= coarser <= 100, known, "coarser", coarser, finest)
+    known, finest = f"coarser must be 1 to {COARSEST}", "Use 1 for the finest grid."
+    require(1 <= coarser <= COARSEST, known, "coarser", coarser, finest)
     # All full batches together are one Gaussian mechanism.
     full_mu = total_mu([e for e in events if e.is_full]) or 0.0
     # Infinite noise releases nothing.
@@ -151,8 +165,8 @@ def loss_distribution(
             return None
     if full_mu > _LARGEST_MU:
         return None
-    directions = _DIRECTIONS[relation] if sampled else ("removed",)
-    pairs = [_pairs(full_mu, sampled, direction) for direction in directions]
+    both = DIRECTIONS[relation] if sampled else ("removed",)
+    pairs = [_pairs(full_mu, sampled, direction) for direction in both]
     # One grid for all parts, because only equal grids can be composed.
     interval = coarser * _grid_interval(pairs)
     if interval == math.inf:
@@ -162,7 +176,7 @@ def loss_distribution(
     if full_mu > 0:
         full.append(connect_dots(*full_pair(full_mu), interval))
     found = []
-    for direction in directions:
+    for direction in directions or both:
         parts = list(full)
         for event in sampled:
             if event.epoch_steps > 1:

@@ -22,6 +22,7 @@ from dphead.privacy.accounting import (
     compose_epsilon,
     epsilon_from_mu,
 )
+from dphead.privacy.accounting import losses as losses_module
 from dphead.privacy.accounting import pld as module
 from dphead.privacy.accounting.losses import (
     Losses,
@@ -624,10 +625,48 @@ def test_sums_of_many_chances_are_not_below_the_definition():
     for eps, found in zip(asked, losses.deltas(asked), strict=True):
         slow = slow_delta(losses, eps)
         assert slow <= found <= slow * (1 + 1e-13)
-    above = losses._tails[1][0]
+    above = losses._all_tails[1][0]
     # a long double is two floats
     parts = Fraction(float(above)) + Fraction(float(above - float(above)))
     assert parts > sum(map(Fraction, losses.chances[101:])) * (1 + Fraction(1, 2**60))
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize("points", [0, 2**18])
+def test_losses_that_are_left_out_change_no_epsilon(delta, points, monkeypatch):
+    """Not one bit: scipy's filter and the loop do the same operations in this order."""
+    losses = loss_distribution([GaussianEvent(2.0, 0.1, 300)], coarser=20)
+    cut = [one.epsilon(delta) for one in losses]
+    whole = Losses._tails
+    kept, of = (sum(len(whole(one, d)[0]) for one in losses) for d in (delta, math.inf))
+    assert kept < 0.9 * of
+    monkeypatch.setattr(Losses, "_tails", lambda self, delta: whole(self, math.inf))
+    monkeypatch.setattr(losses_module, "LOOP_POINTS", points)
+    assert [one.epsilon(delta) for one in losses] == cut
+
+
+EVENTS = [
+    (GaussianEvent(1.0, 0.1, 50), GaussianEvent(3.0)),
+    (GaussianEvent(4.0, 0.05, 200, 5),),
+    (GaussianEvent(1.0, count=150, epoch_steps=50),),
+    (GaussianEvent(3.0, 1 - 1e-9, 20),),  # equal but for rounding
+]
+
+
+@pytest.mark.parametrize("events", EVENTS)
+def test_epsilon_is_the_larger_one_of_both_directions(events):
+    slow = max(one.epsilon(1e-5) for one in loss_distribution(events, coarser=10))
+    assert module.pld_epsilon(events, 1e-5, "zero_out", 10) == slow
+
+
+@pytest.mark.parametrize("events", EVENTS)
+def test_the_order_of_the_directions_changes_no_epsilon(events, monkeypatch):
+    """With the other direction first, its finest grid decides."""
+    found = module.pld_epsilon(events, 1e-5, "zero_out", 10)
+    monkeypatch.setitem(module.DIRECTIONS, "zero_out", ("added", "removed"))
+    module.pld_epsilon.cache_clear()
+    assert module.pld_epsilon(events, 1e-5, "zero_out", 10) == found
+    module.pld_epsilon.cache_clear()
 
 
 def test_many_different_releases_lie_between_those_of_the_least_and_the_most_noise():
