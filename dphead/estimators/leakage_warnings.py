@@ -9,13 +9,15 @@ import sys
 from collections import Counter
 from multiprocessing import current_process
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sklearn.base import BaseEstimator
-from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
 from dphead.privacy.rounding import rounded_up
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 # a change of these parameters is not a choice between results
 NO_CHOICE = {"random_state", "ledger", "backend"}
@@ -96,9 +98,12 @@ def _fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
     """
     found: list[str] = []
     inner = estimator
-    while frame is not None:
-        around = frame.f_locals.get("self")
-        if isinstance(around, Pipeline) and frame.f_code.co_name.startswith("fit"):
+    # a pipeline on the stack has loaded its module
+    pipelines: Any = sys.modules.get("sklearn.pipeline")
+    while pipelines and frame is not None:
+        around: Any = frame.f_locals.get("self")
+        fits = frame.f_code.co_name.startswith("fit")
+        if fits and isinstance(around, pipelines.Pipeline):
             before = around.steps[: _place(around, inner)]
             found = [name for name, step in before if _learns(step)] + found
             inner = around
@@ -106,7 +111,7 @@ def _fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _place(pipeline: Pipeline, inner: Any) -> int:
+def _place(pipeline: "Pipeline", inner: Any) -> int:
     """Return the index of the step that fits `inner`, or of the last step.
 
     A pipeline with a memory clones its steps, so a step of the same type also matches.

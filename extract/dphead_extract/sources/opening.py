@@ -24,9 +24,9 @@ from pathlib import Path
 from dphead_extract.bounds import check_ends
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import PixelRange
-from dphead_extract.sources import arrays, datasets, listing
+from dphead_extract.sources import arrays, listing
 from dphead_extract.sources.classes import Classes
-from dphead_extract.sources.columns import Columns
+from dphead_extract.sources.columns import TABLE_SUFFIXES, Columns
 from dphead_extract.sources.image import Source, SourceOptions
 
 
@@ -91,7 +91,7 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
         raise ExtractError(f"{str(path)!r} does not exist.")
     check_ends(path)
     for recognize in (
-        datasets.open_table,
+        _open_table,
         arrays.open_npz,
         arrays.open_idx,
         arrays.open_cifar,
@@ -117,6 +117,14 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
     )
 
 
+def _open_table(path: Path, declared: SourceOptions) -> Source | None:
+    if path.is_file() and path.suffix.lower() not in TABLE_SUFFIXES:
+        return None
+    from dphead_extract.sources import datasets  # loads pyarrow
+
+    return datasets.open_table(path, declared)
+
+
 def tell_left_out(left_out: Counter[str]) -> None:
     """Print the numbers of left-out files of a source, by reason, to standard error.
 
@@ -140,6 +148,8 @@ def _tell(text: str) -> None:
 def _beside(folder: Path, kind: str) -> Counter[str]:
     """Count the files of a folder that a reader of arrays or data sets leaves out."""
     if kind == "dataset":
+        from dphead_extract.sources import datasets
+
         opened = set(datasets.table_files(folder, Columns()))
     elif kind in arrays.OPENED:
         opened = {f for pattern in arrays.OPENED[kind] for f in folder.glob(pattern)}
