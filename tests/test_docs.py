@@ -9,10 +9,13 @@ from pathlib import Path
 
 import click
 import pytest
+from dphead_extract.backbones.families import TRAITS
 
 from dphead.analysis.tradeoff import REPORTED_RATES, true_positive_rates
 from dphead.cli import cli
+from dphead.export.exporting import FORMATS
 from dphead.planning.calibration import mu_from_epsilon
+from dphead.planning.registry import OURS
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.rounding import percent_up
 
@@ -56,6 +59,18 @@ def test_every_command_in_a_page_has_options_that_exist(page):
             known |= {*option.opts, *option.secondary_opts}
         typed = {word for word in words if word.startswith("-") and len(word) > 1}
         assert typed <= known, (line, typed - known)
+
+
+@pytest.mark.parametrize(
+    "page, names",
+    [("methods", OURS), ("extraction", TRAITS), ("export", FORMATS)],
+)
+def test_each_name_that_can_be_typed_has_its_line_on_a_page(page, names):
+    """It is in the first cell of a table's row, or in an item of a list."""
+    text = (ROOT / f"docs/{page}.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith(("| `", "- `"))]
+    first = " ".join(line.removeprefix("| ").partition(" |")[0] for line in lines)
+    assert set(names) <= set(re.findall(r"`([\w-]+)`", first))
 
 
 def test_the_limits_on_an_attacker_are_those_of_the_exact_curve():
