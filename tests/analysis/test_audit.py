@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fits import with_noise
+from fits import METHODS, with_noise
 from scipy.stats import binom, norm
 
 from dphead.analysis import audit
@@ -122,6 +122,10 @@ REACHED = [  # method, settings, relation, the canary's share of the claim's mu
     # the gradient's bound needs infinite weights
     ("dp-newton", FLAT, "zero_out", math.sqrt(0.8 / 4 + 0.2)),
 ]
+
+
+def test_each_method_has_its_canarys_share():
+    assert {method for method, *_ in REACHED} == set(METHODS)
 
 
 @pytest.mark.parametrize("method, settings, relation, share", REACHED)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from core import Counted, toy
-from fits import head_of, plan_and_fit
+from fits import each_method, head_of, plan_and_fit
 
 from dphead.analysis.metrics import evaluate_scores
 from dphead.data.arrays import ArrayRows
@@ -17,7 +17,6 @@ from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import (
     DPFC,
-    GradientDescent,
     LeastSquares,
     Newton,
     ProblemInfo,
@@ -31,13 +30,7 @@ D = 6
 M = 3
 FACTS = ProblemInfo(N, D, M)
 X, Y = toy(N, D, M)
-SOLVERS = [
-    GradientDescent(steps=5),
-    DPFC(steps=3),
-    LeastSquares(),
-    Newton(),
-    Prototypes(),
-]
+SOLVERS = each_method(FACTS).values()
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)

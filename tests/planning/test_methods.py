@@ -159,7 +159,7 @@ def test_a_users_setting_replaces_what_a_preset_says_in_other_words():
 @pytest.mark.parametrize(
     "name, options, preset, message",
     [
-        ("dp-magic", {}, None, "is unknown. Choose one of auto"),
+        ("dp-magic", {}, None, "is unknown. Choose one of .*auto"),
         ("dp-fc", {}, "fc24", "is unknown. Choose one of de22"),
         ("prototypes", {}, "fc23", "no settings for prototypes"),
         ("dp-ls", {"momentum": 0.9}, None, "momentum"),

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
+from fits import each_method
 
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.planning.methods import make_method
@@ -11,24 +12,13 @@ from dphead.planning.plan import large_delta, make_plan
 from dphead.privacy import accounting
 from dphead.privacy.statistics import ClassSums, Gram
 from dphead.solvers import (
-    DPFC,
-    GradientDescent,
     LeastSquares,
-    Newton,
     ProblemInfo,
-    Prototypes,
 )
 from dphead.solvers.base import PlannedRelease
 
 FACTS = ProblemInfo(1000, 8, 4)
-SOLVERS = [
-    GradientDescent(),
-    DPFC(),
-    LeastSquares(),
-    LeastSquares(class_grams=True),
-    Newton(),
-    Prototypes(),
-]
+SOLVERS = [*each_method(FACTS).values(), LeastSquares(class_grams=True)]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fits import quick_sums, with_noise
+from fits import each_method, quick_sums, with_noise
 from numpy.testing import assert_allclose
 
 from dphead.data.arrays import ArrayRows
@@ -17,7 +17,6 @@ from dphead.solvers.base import ProblemInfo
 
 TIMES = 3  # rows that each stands for
 N, D, M = 60, 6, 3
-FULL = ("auto", "dp-fc", "dp-ls", "dp-newton", "prototypes")
 
 
 class Told:
@@ -50,11 +49,12 @@ def rows_of(seed=0):
 
 
 FACTS = ProblemInfo(TIMES * N, D, M)
+FULL = {"auto": make_method("auto", FACTS, {}).solver} | each_method(FACTS)
 
 
 def both(method, epsilon, cap=None):
     """(told, head) of the rows that each stand for TIMES, and of as many copies."""
-    solver = make_method(method, FACTS, {}).solver
+    solver = FULL[method]
     plan = make_plan(solver, FACTS, epsilon=epsilon, delta=1e-5, group_cap=cap)
     return carried_out(solver, plan, cap)
 

@@ -22,7 +22,7 @@ from core import integer_sum, reserve, sensitivity, spec_of, toy
 from definitions import per_example
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
-from fits import plan_and_fit
+from fits import each_method, plan_and_fit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,9 +42,7 @@ from dphead.solvers import (
     DPFC,
     GradientDescent,
     LeastSquares,
-    Newton,
     ProblemInfo,
-    Prototypes,
 )
 from dphead.solvers.centering import Centering
 from dphead.solvers.normalization import ChannelNormalization
@@ -55,19 +53,13 @@ M = 3
 DELTA = 1e-5
 FACTS = ProblemInfo(N, D, M)
 X, Y = toy(N, D, M)
-FULL = {
-    "sgd": GradientDescent(steps=7),
-    "adam": GradientDescent("adam", steps=3, learning_rate=0.1),
-    "fc": DPFC(steps=4),
+FULL = each_method(FACTS) | {
     "fc, unequal": DPFC(
         steps=3, gram_share=0.1, centering=Centering(0.0), intercept=0.5
     ),
-    "ls": LeastSquares(),
     "ls, class grams": LeastSquares(
         class_grams=True, centering=Centering(0.0, unit_norm=False)
     ),
-    "newton": Newton(steps=2),
-    "prototypes": Prototypes(),
     "normalized": GradientDescent(
         steps=2, centering=ChannelNormalization(2, 3.0, 9.0, 60.0)
     ),
@@ -338,7 +330,7 @@ def test_one_function_of_the_audited_folder_makes_events_of_releases():
 
 
 def test_a_fit_without_a_budget_is_recorded_as_not_private(monkeypatch, tmp_path):
-    result, ran, rows = watched_fit(monkeypatch, tmp_path, FULL["ls"], math.inf)
+    result, ran, rows = watched_fit(monkeypatch, tmp_path, FULL["dp-ls"], math.inf)
     assert all(sigma == 0 for sigma, *_ in rows)
     assert all(r.noise_sd == 0 for *_, r in ran)
     g = guarantee(result.plan)
@@ -348,10 +340,10 @@ def test_a_fit_without_a_budget_is_recorded_as_not_private(monkeypatch, tmp_path
 
 
 def test_a_fixed_seed_is_reported_as_not_private(monkeypatch, tmp_path):
-    result, *_ = watched_fit(monkeypatch, tmp_path, FULL["ls"], 1.0, seed=3)
+    result, *_ = watched_fit(monkeypatch, tmp_path, FULL["dp-ls"], 1.0, seed=3)
     assert not result.private_noise
     assert not guarantee(result.plan, result.private_noise)["private"]
-    result, *_ = watched_fit(monkeypatch, tmp_path / "b", FULL["ls"], 1.0, seed=None)
+    result, *_ = watched_fit(monkeypatch, tmp_path / "b", FULL["dp-ls"], 1.0, seed=None)
     assert result.private_noise
     assert guarantee(result.plan, result.private_noise)["private"]
 
@@ -360,7 +352,7 @@ def test_the_fits_of_one_ledger_add_up_across_solvers(tmp_path):
     ledger = Ledger(tmp_path / "l.sqlite")
     budget = 2.0
     ledger.set_budget(budget, DELTA)
-    for name in ("ls", "fc", "newton"):
+    for name in ("dp-ls", "dp-fc", "dp-newton"):
         plan_and_fit(
             FULL[name], ArrayRows(X, Y), FACTS, epsilon=0.9, delta=DELTA, ledger=ledger
         )
@@ -371,7 +363,12 @@ def test_the_fits_of_one_ledger_add_up_across_solvers(tmp_path):
     before = charged(tmp_path / "l.sqlite")
     with pytest.raises(ValueError, match="would exceed the budget"):
         plan_and_fit(
-            FULL["sgd"], ArrayRows(X, Y), FACTS, epsilon=1.9, delta=DELTA, ledger=ledger
+            FULL["dp-sgd"],
+            ArrayRows(X, Y),
+            FACTS,
+            epsilon=1.9,
+            delta=DELTA,
+            ledger=ledger,
         )
     assert charged(tmp_path / "l.sqlite") == before
 

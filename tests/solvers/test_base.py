@@ -5,7 +5,7 @@ answers, and its head scores rows.
 import numpy as np
 import pytest
 from core import toy
-from fits import answered, head_of, right
+from fits import answered, each_method, head_of, right
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -31,20 +31,17 @@ D = 8
 M = 4
 FACTS = ProblemInfo(N, D, M)
 X, Y = toy(N, D, M, seed=1)
-SOLVERS = {
+SOLVERS = each_method(FACTS) | {
     "auto": Auto(),
-    "sgd": GradientDescent(steps=30),
-    "adam": GradientDescent("adam", steps=30, learning_rate=0.1),
+    "dp-sgd": GradientDescent(steps=30),
+    "dp-adam": GradientDescent("adam", steps=30, learning_rate=0.1),
     "sigmoid": GradientDescent(steps=30, loss="sigmoid", intercept=0.5),
     "mean": GradientDescent(steps=30, average="mean"),
     "ema": GradientDescent(steps=30, average="ema", normalize=True),
-    "fc": DPFC(),
     "fc sigmoid": DPFC(loss="sigmoid", intercept=0.5, initial_bias=-1.0),
     "fc squared": DPFC(loss="squared"),
-    "ls": LeastSquares(),
     "ls class grams": LeastSquares(class_grams=True, intercept=0.5),
     "newton": Newton(steps=3, intercept=0.5),
-    "cosine": Prototypes(),
     "nearest": Prototypes("nearest"),
     "normalized": DPFC(
         centering=ChannelNormalization(4, 10.0, 50.0, 20.0),
@@ -84,7 +81,7 @@ def test_a_solver_asks_for_its_plan_in_order_and_only_sees_answers(name):
     assert head.intercept.shape == (M,)
 
 
-@pytest.mark.parametrize("name", ["fc", "ls", "newton", "cosine", "nearest"])
+@pytest.mark.parametrize("name", ["dp-fc", "dp-ls", "newton", "prototypes", "nearest"])
 def test_classes_without_rows_and_empty_data_are_no_error(name):
     for labels in (np.where(Y == M - 1, 0, Y), np.full(N, -1)):
         assert np.isfinite(fit(SOLVERS[name], y=labels, epsilon=1.0).scores(X)).all()
