@@ -74,7 +74,7 @@ class Problem:
     def world(self, inside: bool) -> AuditRows:
         """Return the rows with the canary, or without it.
 
-        Under add_remove, the canary's slots are missing.
+        Under add_remove, the world without the canary has fewer rows.
         """
         n_rows, copies = self.facts.n_rows, self.copies
         slots, groups = self.slots, self.groups
@@ -207,7 +207,7 @@ class Seen:
         """Return the value in units of the integer sum, as whole numbers of float64.
 
         The second value is the number of entries that are not exactly such a number
-        times the unit. Their last bits could tell anything.
+        times the unit. The last bits of such an entry could reveal rows.
         """
         value = np.ascontiguousarray(self.released.value)
         unit = self.statistic.unit(self.spec.clip_norm, self.params.transform.append)

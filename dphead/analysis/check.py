@@ -274,10 +274,11 @@ def _of_metrics(run: FinishedRun) -> Iterator[Finding]:
 
 
 def unshown_classes(report: dict[str, Any]) -> list[int] | None:
-    """Return the classes that no public or released number shows predicted.
+    """Return the classes that the head may never predict, by its public numbers.
 
-    None if no such number tells of any class. Weights, or released class means, do not
-    tell it (benchmarks/results/missed).
+    A class is left out if a public or released number shows that it is predicted.
+    Return None without such numbers. Weights and released class means do not show
+    whether a class is predicted (benchmarks/results/missed).
     """
     n_classes, shown = len(report["data"]["class_names"]), _shown(report)
     if n_classes < 2:
@@ -288,7 +289,7 @@ def unshown_classes(report: dict[str, Any]) -> list[int] | None:
 
 
 def _shown(report: dict[str, Any]) -> dict[str, list[bool]]:
-    """Return whether each class is shown predicted, by each kind of number."""
+    """Return, for each kind of number, whether it shows each class as predicted."""
     test, shown = report.get("test"), dict[str, list[bool]]()
     released = (report.get("class_accuracy") or {}).get("each")
     if test is not None and report.get("test_is") == "public":
@@ -303,9 +304,10 @@ def _shown(report: dict[str, Any]) -> dict[str, list[bool]]:
 def about_classes(
     report: dict[str, Any], test: dict[str, Any] | None = None
 ) -> Iterator[str]:
-    """Yield what the data holder must know of classes that no number shows predicted.
+    """Yield warnings about classes that the head may never predict.
 
-    `test` has the metrics of test rows, which name the classes that they miss.
+    `test` has the metrics of test rows. Other lines name the classes that public test
+    rows show as missed.
     """
     unshown = unshown_classes(report)
     if unshown is None and test is None:
@@ -317,7 +319,7 @@ def about_classes(
 
 
 def measure_classes(report: dict[str, Any]) -> str:
-    """Say how to measure each class. Only `auto` on single rows releases its count."""
+    """Explain how to measure each class. Only `auto` on single rows can release it."""
     text = "Measure each class with `dphead evaluate`"
     if kind_of(report) == "network" or report["guarantee"]["group_mean"]:
         return text
@@ -325,7 +327,7 @@ def measure_classes(report: dict[str, Any]) -> str:
 
 
 def name_unshown(report: dict[str, Any], classes: list[int]) -> str:
-    """Say which of `unshown_classes` no number shows predicted."""
+    """Return text that names these classes of `unshown_classes`."""
     shown = ", or ".join(_shown(report))
     names = [str(report["data"]["class_names"][k]) for k in classes[:_NAMED]]
     if rest := len(classes) - len(names):
@@ -395,7 +397,7 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
 
 
 def outdated(run: FinishedRun) -> Iterator[Finding]:
-    """Yield findings on what the report says and a later merge of ledgers has ended."""
+    """Yield a finding for each claim of the report that a later merge made false."""
     ledger, now, data = run.report["ledger"], run.ledger_now, run.report["data"]
     ended: list[tuple[str, str, str]] = []
     if budget_is(ledger) == "guarantee" != budget_is(now):
@@ -426,7 +428,7 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
 
 
 def unreachable(run: FinishedRun) -> str:
-    """Return text about a ledger that is not there, or "" if there is one to read."""
+    """Return a warning if the run's ledger cannot be read, or ""."""
     path = run.report["ledger"]["path"]
     return "" if run.fits is not None else f"the ledger {path} is not reachable"
 
@@ -440,7 +442,7 @@ def notes(run: FinishedRun) -> list[str]:
         )
     elif len(run.fits) > ledger["fits"]:
         later = len(run.fits) - ledger["fits"]
-        kind = "more" if run.ledger_now.get("is_sum") else "later"  # merged: of any age
+        kind = "more" if run.ledger_now.get("is_sum") else "later"  # older if merged
         more = f"{later} {kind} fit{'' if later == 1 else 's'}"
         if run.merged:
             more = f"counted in the ledger {run.merged} now, with {later} more fits"

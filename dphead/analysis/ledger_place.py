@@ -54,7 +54,7 @@ def default_ledger_path(dataset_id: str) -> Path:
 
 
 def data_sets_of_home() -> list[str]:
-    """Return the ids of data sets that have ledgers or notes of some in DPHEAD_HOME."""
+    """Return the ids of data sets with a ledger or a note of one in DPHEAD_HOME."""
     folder = ledger_home() / "ledgers"
     files = [*folder.glob("*.sqlite"), *folder.glob("*.others")]
     return sorted({path.stem for path in files if _DATA_SET.fullmatch(path.stem)})
@@ -89,7 +89,7 @@ def located(name: str, folder: Path) -> Path | str:
 
 
 def places_of(book: Ledger) -> list[str]:
-    """Return the place that a closed ledger names, if there is a ledger.
+    """Return the places, among those that a closed ledger names, that have a ledger.
 
     If DPHEAD_HOME itself was moved, the ledger of an id system is found there.
     """

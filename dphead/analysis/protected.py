@@ -154,7 +154,7 @@ def budget_is(ledger: dict[str, Any]) -> str:
 
 
 def counts_one_fit(ledger: dict[str, Any]) -> bool:
-    """Return whether the ledger of a report's entry "ledger" ended with the fit.
+    """Return whether a ledger (a report's entry "ledger") existed for one fit only.
 
     A ledger in memory can count several fits of one program.
     """

@@ -411,7 +411,7 @@ def _ledger_fits(
     check_undamaged(book)
     fits, theirs, budget = book.fits(), book.meta("dataset_id"), book.budget()
     own = report["data"].get("dataset_id")
-    if own in counted_data_sets(book):  # its ledger was merged into this one
+    if own in counted_data_sets(book):  # the run's ledger was merged into this one
         _check_recorded(report, plan, fits, file)
         with closing(book):
             return fits, path, _limit(book)
@@ -461,13 +461,13 @@ def _is_away(book: Ledger) -> bool:
     place, there = moved_to(book)
     if place is None or there:
         return False
-    if not is_on_server(place):  # such as on another machine, or in a moved home
+    if not is_on_server(place):  # on another machine, or in a moved home
         return not places_of(book)
     try:
         Ledger(place, read_only=True).close()
     except HeldLedger:
         raise
-    except LedgerError:  # such as if DPHEAD_LEDGER is not set
+    except LedgerError:  # for example, DPHEAD_LEDGER is not set
         return True
     return False
 

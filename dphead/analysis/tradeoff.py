@@ -341,7 +341,7 @@ def limits_of_total(
 
 
 def alternative(replaced: bool, unit: str) -> str:
-    """Return what would have been used without a row, as a condition of a bound."""
+    """Return the condition of a bound: what would have been used instead of a row."""
     if replaced:
         return f"another {unit} would have been used instead"
     return f"no other {unit} would have been used"

@@ -43,8 +43,8 @@ def budget_lines(
         yield f"{total} for all fits of the data set"
         if ledger["is_sum"]:
             yield (
-                "! ledgers were merged: this budget was not fixed before all fits, so "
-                "it is no guarantee for their sum"
+                "! ledgers were merged: this budget did not apply to all fits from the "
+                "start, so it is no guarantee for their sum"
             )
         if ledger["total_epsilon"] > limit["epsilon"] * (1 + 1e-9):
             yield "! the budget is exceeded: no further fit is charged"
@@ -109,7 +109,7 @@ def budget_on_refusal(
 
 
 def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
-    """Print before the first fit what it fixes, and that the data set has no budget.
+    """Print before a first fit without a budget how to set one, and what the fit fixes.
 
     With `ask`, a user on a terminal decides whether the run goes on. Before a run
     without a guarantee, print nothing.
@@ -129,7 +129,7 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
         return
     place, then = options.ledger or options.features, []
     if options.ledger is None and not is_features_file(options.features):
-        place = ledger_name(None, source.dataset_id)  # of images, by now known ones
+        place = ledger_name(None, source.dataset_id)  # the images are known by now
         then = ["Then type this command again."]
         if options.new_data_set:
             then = [f"Then type --dataset-id {source.dataset_id}, not --new-data-set."]
@@ -153,9 +153,9 @@ def ask_if_too_few(
 ) -> None:
     """Ask before a charge for too few rows, and print what would help.
 
-    Without a terminal nobody can be asked. The fit then goes on, so that a script does
-    not change its course with the number of its rows. A resumed fit is charged already.
-    With `verbose`, print what the noise is worth in rows in any case.
+    Without a terminal, the fit continues, because a script must not depend on the
+    number of rows. A resumed fit is already charged. With `verbose`, always print how
+    many rows the noise is worth.
     """
     from dphead.analysis.protected import name_unit
     from dphead.fit.run_folder import interrupted

@@ -183,15 +183,15 @@ class WithOptions(click.Command):
 
 
 def others(command: str) -> Any:
-    """Let a command take the options of another command too, as its argument `rest`."""
+    """Return an argument `rest` that takes the options of another command."""
     metavar = f"[OPTIONS OF dphead {command}]"
     return click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar=metavar)
 
 
 def values_of(command: click.Command, rest: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the options of `command` that `rest` has as typed text.
+    """Parse `rest`, the typed options of `command`, and return their values.
 
-    Nothing is written, so that the run folder does not matter.
+    Nothing is written, so any run folder will do.
     """
     root = click.get_current_context().find_root()
     given = [*rest, "--output", os.devnull]

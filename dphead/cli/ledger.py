@@ -330,9 +330,9 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
             _check_known(which.rpartition("/")[2])
         return [Ledger(which, read_only=not write)]
     if write and which.suffix == ".sqlite" and not which.exists():
-        # new: a mistyped features file is refused below
+        # a new ledger; a mistyped features file is refused below
         own_place = has_home() and default_ledger_path("any").parent
-        named = re.fullmatch("[0-9a-f]{32}", which.stem)  # after its data set
+        named = re.fullmatch("[0-9a-f]{32}", which.stem)  # the name is a data set's id
         in_home = which.absolute().parent == own_place
         if not (in_home and named):
             return [Ledger(which)]
@@ -353,6 +353,6 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
         dataset_id = counted_in(file.dataset_id)
     path = default_ledger_path(dataset_id) if own else ledger_path(None, dataset_id)
     if isinstance(path, Path) and not write and not path.exists():
-        click.echo("no ledger yet: the data set's own ledger has no charges")
+        click.echo("no ledger yet: no fit on this data set was charged")
         return [Ledger(IN_MEMORY, dataset_id)]
     return [Ledger(path, dataset_id, read_only=not write)]

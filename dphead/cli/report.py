@@ -77,7 +77,7 @@ def report(
 
 
 def note_changes(finished: Any) -> None:
-    """Print what the report of a run says and a merge has ended."""
+    """Print the claims of a run's report that a later merge made false."""
     from dphead.analysis.check import outdated, unreachable
     from dphead.privacy.ledger.store import IN_MEMORY
 

@@ -8,7 +8,7 @@ import numpy as np
 from dphead.privacy.contract import Block
 
 CHUNK = 128  # rows that kernels add at a time; a block has a multiple of them
-BLOCK_ROWS = 2048  # rows of a block if nothing else decides; chosen, not measured
+BLOCK_ROWS = 2048  # default number of rows of a block; chosen, not measured
 # Bytes of a streamed block. First passes over 50,000 x 15,552 rows took 7.3, 6.5, 4.3 s
 # with 32, 16, 8 MB (the system allocates larger memory anew for each block). Further
 # passes took 0.44, 0.51, 0.60 s. Blocks of 127 MB took 10.6 and 0.70 s (commit

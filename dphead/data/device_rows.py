@@ -37,7 +37,7 @@ class DeviceRows:
         self.shape, self.dtype, self.ndim = x.shape, np.dtype(np.float32), x.ndim
         self.is_shared = not x.is_fully_addressable  # with other processes
         DeviceRows.shared += self.is_shared
-        # of every process, so that all of them refuse the same arrays
+        # the slots of every process, so that all refuse the same arrays
         self.slots_of = _slots_of_processes(x)
         runs = [*self.slots_of.values()]
         complete = self.is_shared or runs == [slice(0, len(x))]
@@ -62,15 +62,15 @@ class DeviceRows:
     def wait(self) -> None:
         """Wait until this process's rows are computed.
 
-        Raises ValueError if their computation fails, which jax tells late: a charged
-        fit could not read them.
+        Raises ValueError if their computation failed. jax reports such a failure only
+        when rows are read, which would be after the charge.
         """
         import jax
 
         with own_settings():
             try:
                 jax.block_until_ready([part for *_, part in self._parts])
-            except Exception as error:  # of jax, or of a user's own function
+            except Exception as error:  # an error of jax, or of a user's function
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 why = " ... ".join(dict.fromkeys((lines[0], lines[-1])))
                 raise ValueError(
@@ -78,7 +78,7 @@ class DeviceRows:
                 ) from error
 
     def memory(self) -> list[np.ndarray]:
-        """Return views of the rows in the host's memory; none of an accelerator's."""
+        """Return views of the rows in the host's memory, not those on accelerators."""
         parts = [part for *_, part in self._parts]
         return [np.asarray(p) for p in parts if p.device.platform == "cpu"]
 
@@ -104,7 +104,7 @@ class DeviceRows:
         else:
             kind = getattr(getattr(rows, "dtype", None), "kind", "")
             own = kind == "i" and rows.ndim == 1 and self._has(rows)
-        if not own:  # as in scikit-learn's folds
+        if not own:  # any other index, as in scikit-learn's folds
             return np.asarray(self)[rows]
         with own_settings():  # with debug_nans, a row could stop a charged fit
             return self._run(rows) if isinstance(rows, slice) else self._chosen(rows)
@@ -234,7 +234,7 @@ def jax_array(x: Any) -> Any:
         )
     if x.ndim == 2 and str(x.dtype) in _FLOATS:
         return DeviceRows(x)
-    # labels: with features that all processes hold, each would make a fit of its own
+    # labels; with replicated features, each process would charge a fit of its own
     if x.ndim < 2 and x.is_fully_replicated and x.addressable_shards:
         x = x.addressable_data(0)
     if not x.is_fully_addressable:

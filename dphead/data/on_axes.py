@@ -11,7 +11,7 @@ from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Block, Known, Rows
 
 _WIDEST_COVARIANCE = 4096  # columns; wider rows have few axes found iteratively; chosen
-_LEAST_SPREAD = 1e-10  # of the last axis, beside the first one: less is rounding
+_LEAST_SPREAD = 1e-10  # last axis's spread over the first's: less is rounding error
 
 
 class RowsOnAxes:

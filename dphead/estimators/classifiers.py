@@ -392,7 +392,7 @@ class DPHeadClassifier(DPClassifier):
         model.head_, model.classes_ = head, classes
         model.n_features_in_ = report["data"]["n_features"]
         model._feature_space = report["data"]["feature_space"]
-        # head.json has no estimate, because predictions do not need it
+        # predictions need no estimate, so head.json has none
         if (expected := report["expected_accuracy"]) is not None:
             expected = AccuracyEstimate(**expected)
         model.expected_accuracy_ = expected

@@ -523,7 +523,7 @@ def _on_processes(
         "settings": settings,
         "n_rows": str(fit.sizes.n_rows),
         "labels": sha256(labels.tobytes()).hexdigest(),
-        # else a process that skipped a fit, or left it early, would join another one
+        # without it, a process that skipped a fit would join a different one
         "ledger": sha256(str(place).encode()).hexdigest(),
         "the number of shared arrays so far": str(DeviceRows.shared),
     }

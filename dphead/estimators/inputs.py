@@ -221,17 +221,16 @@ def _hosts_of(x: DeviceRows, groups: Any) -> Hosts | None:
 
     if not x.is_shared:
         return None
-    # Copies on all processes are refused too: each process would make a fit of its own.
+    # Refuse copies on all processes too: each process would charge a fit of its own.
     hosts = Hosts(jax.process_index(), jax.process_count())
     ends = bounds(len(x), hosts.count)
     equal = {i: slice(*ends[i : i + 2]) for i in range(hosts.count)}
     if groups is not None or x.slots_of != equal:
         raise ValueError(
-            "Rows on several processes must have no groups, and each process an equal "
-            "part in the order of the processes, got "
-            f"{x.slots.stop - x.slots.start} of {len(x)} rows from row {x.slots.start} "
-            f"on, on process {hosts.index}. Use `dphead fit` with a features file "
-            "instead."
+            "Rows on several processes cannot have groups. Each process must hold an "
+            f"equal part, in the order of the processes. Process {hosts.index} holds "
+            f"rows {x.slots.start} to {x.slots.stop - 1} of {len(x)}. Use `dphead fit` "
+            "with a features file instead."
         )
     return hosts
 

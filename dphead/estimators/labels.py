@@ -215,7 +215,7 @@ def _would_round(one: np.dtype, other: np.dtype) -> bool:
 
 
 def saved_facts(about: About, classes: np.ndarray) -> dict[str, Any]:
-    """Return what a saved head or network holds on its classes and rows."""
+    """Return the entries of a saved head or network about its classes and rows."""
     return {
         "class_names": about.source.class_names,
         "class_kind": classes.dtype.kind,

@@ -106,7 +106,7 @@ class Trained:
 
 
 class Written(NamedTuple):
-    """Hold what a format's files take, and dphead's own answers for random input.
+    """Hold random input of a format's files, and dphead's own answers to it.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ def guarantee_of(
     releases, and the digests of the report and the head.
     """
     report, ledger, stated = finished.report, finished.ledger_now, finished.report
-    if any(outdated(finished)):  # the report is of the time before a merge
+    if any(outdated(finished)):  # the report was written before a merge of ledgers
         now = finished.report_now()
         stated = now | {"statement": statement_of(now)}
     found = {key: report["guarantee"][key] for key in _GUARANTEE}

@@ -69,7 +69,7 @@ def adapt(
 ) -> None:
     """Train low-rank updates ("lora") or biases ("bias"), and the last linear layer.
 
-    `wanted` says of a parameter's name whether the adapter applies to it.
+    `wanted` returns whether the adapter applies to the parameter of a name.
 
     Raises ValueError if the model lacks a last linear layer, or anything to adapt.
     """

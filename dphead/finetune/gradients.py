@@ -36,7 +36,8 @@ CPU_FLOAT64_NUMBERS = 2**18
 _GPU_FLOAT64_NUMBERS = 2**24
 # Bounds: proofs/finetune.md.
 CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
-# Other threads' fits use tensors for as long as a step takes; chosen, not measured.
+# Wait this long for other threads, whose fits use tensors during a step; chosen, not
+# measured.
 _OTHERS_SECONDS = 5.0
 
 
@@ -279,7 +280,7 @@ class PerExample:
                 found = of_rows(weights, x, y, *more)
         finally:
             for layer in self.model.modules():
-                if isinstance(layer, nn.RNNBase):  # it keeps the transforms' weights
+                if isinstance(layer, nn.RNNBase):  # holds torch.func's weights
                     layer._init_flat_weights()
         return [Part(found[name]) for name in weights]
 
@@ -301,7 +302,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         Public random rows.
     """
     y = torch.zeros(3, dtype=torch.int64, device=views.device)
-    # leaves out tensors of an earlier trial, which a traceback keeps
+    # exclude tensors of an earlier trial, which a traceback may hold
     gc.freeze()
     try:
         first, _, _, again, chunk = (

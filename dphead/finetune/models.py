@@ -36,9 +36,9 @@ _MIXING = (nn.modules.batchnorm._BatchNorm,)
 # Bounds of `mean` and `std`, for pixels in [0, 1]. Chosen, not measured.
 _MOST_SCALE, _LEAST_STD = 1e6, 1e-6
 
-# of scores (k, n_classes), float32, and labels (k,): losses (k,), or their mean
+# function of float32 scores (k, n_classes) and labels (k,): losses (k,), or the mean
 NetworkLoss = Callable[[Tensor, Tensor], Tensor]
-# of a module, and of one row's views (k, ...) and labels (k,): the row's loss
+# function of a module and one row's views (k, ...) and labels (k,): the row's loss
 RowLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 # where a module and torch keep hooks, which could keep rows
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
@@ -304,7 +304,7 @@ def refuse_moving(
     x = random_rows(shape, vocabulary).to(device)
     other = random_rows(shape, vocabulary, seed=1).to(device)
     if vocabulary is not None:
-        other[:] = 0  # often padding: a mask then counts other tokens
+        other[:] = 0  # often padding: a mask then changes the number of tokens
     other[0] = x[0]
     first, scores = _outputs(model, x)
     check_finite(model, scores, "scores")

@@ -138,7 +138,7 @@ class NetworkSpec:
         return self.images * (size + 1) or size
 
     def random(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Return public random rows (n, n_features), float32, which all count."""
+        """Return public random rows (n, n_features), float32, with classes."""
         x = rng.random((n, self.n_features), np.float32)
         x *= np.float32(255 if self.pixels else 1)
         if self.model.vocabulary is not None:
@@ -551,13 +551,13 @@ class TorchSums:
         try:
             parts, known = self._parts(own, used | filled, step)
         except (MemoryError, torch.OutOfMemoryError):
-            raise  # of the machine, not of a row
+            raise  # the machine lacks memory, whatever the rows are
         except Exception:  # layers and losses raise any type
             parts, known = [], used
         rows = np.flatnonzero(used)
         if parts:
             yield parts, known & used
-        # the first retry has all rows: the error may be of an empty slot
+        # the first retry has all rows: an empty slot may have caused the error
         elif len(rows) > 1 or not filled:
             for half in np.array_split(rows, 2 if filled else 1):
                 yield from self._computed(part, np.isin(slots, half), step, True)

@@ -364,7 +364,7 @@ class PrivateTraining:
             if error is None and self.folder is not None and self.step == self.steps:
                 self._write(Path(self.folder))
         finally:
-            del self._charge  # its lock, for a resume in this process
+            del self._charge  # and its lock, so that this process can resume
             self._open.__exit__(kind, error, trace)
 
     @cached_property

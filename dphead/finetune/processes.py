@@ -22,7 +22,7 @@ _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 
 
 def has_other_processes() -> bool:
-    """Return whether torchrun, or the user's own process group, runs several."""
+    """Return whether torchrun or the user's process group has several processes."""
     group = dist.is_available() and dist.is_initialized()
     if group and dist.get_world_size() > 1:
         return True

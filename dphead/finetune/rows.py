@@ -120,7 +120,7 @@ def given_rows(x: np.ndarray, vocabulary: int | None) -> np.ndarray:
         )
     try:
         x = np.asarray(x)
-    except ValueError as error:  # a list of lists of several lengths
+    except ValueError as error:  # lists of different lengths
         raise ValueError(
             f"all rows must have one shape ({error}). Pad texts and series to a public "
             "length."
@@ -140,7 +140,7 @@ def group_places(groups: np.ndarray, group_cap: int) -> np.ndarray:
     """Return the places (n_groups, group_cap) of the first images of each group.
 
     Places that a group does not use are -1. An image without a group is a group of its
-    own. Which images a group has depends on that group's images only.
+    own. A group's places depend on that group's images only.
     """
     alone = groups == NO_GROUP
     ids = np.where(alone, -1 - np.arange(len(groups)), groups)  # no group is negative

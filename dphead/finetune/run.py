@@ -136,7 +136,7 @@ def finetune(
             hosts.wait()  # process 0 reads all images, which may take hours
             agree(hosts, facts_to_agree(options, data, network))
         tell("computing the omitted setting from the budget")
-        # before the sums, whose checks take up to a minute
+        # plan first, because the checks of the sums take up to a minute
         target = options.target("auto", *options.groups)
         solver, plan, found = make_training(options.settings, target, facts, network)
         warnings = [*check_delta(plan, facts, options.allow_large_delta), *ungrouped]

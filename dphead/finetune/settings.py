@@ -72,7 +72,7 @@ _LAYERS = Setting(
 _WEIGHTS = Setting(
     "File of public weights to start from.",
     source=OFF,
-    shared=False,  # their digests are compared,
+    shared=False,  # processes compare digests of the weights instead
     option=True,
 )
 VOCABULARY = Setting(

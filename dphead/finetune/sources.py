@@ -352,7 +352,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
             named = recognized(known) if claims else named
             people.check(named, data.groups)
             if options.dry_run and (claims or new_set):
-                # the run itself will get a different new id
+                # a real run will draw a different id
                 named = named or uuid.uuid4().hex
             elif not options.dry_run:
                 if claims and index is not None:

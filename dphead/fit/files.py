@@ -31,7 +31,7 @@ from dphead.fit.known_weights import known_weights
 from dphead.fit.ledgers import RowGroups, counted_in, declared_people
 from dphead.solvers.head import LinearHead
 
-# keys of an `extraction` that say how rows were made
+# keys of an `extraction` that describe how rows were made
 _MADE_BY = (
     "backbone",
     "backbone_kwargs",
@@ -166,7 +166,7 @@ def source_of_arrays(n_features: int, classes: list[str]) -> SourceFacts:
 def check_selection(
     file: FeaturesFile, relation: str, group_cap: int | None = None
 ) -> None:
-    """Raise ValueError if one row or group can decide which others were chosen.
+    """Raise ValueError if one row or group can change which other rows were chosen.
 
     A choice by positions shifts if a row is added or removed, or if a group is replaced
     by a larger one. If rows keep their positions, it does not (proofs/sensitivity.md).

@@ -83,7 +83,7 @@ class About:
 
 @dataclass(frozen=True)
 class RowSizes:
-    """Hold what is known of rows before one is read.
+    """Hold the sizes of rows, which are known before a row is read.
 
     Attributes
     ----------

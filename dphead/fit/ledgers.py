@@ -142,14 +142,16 @@ class RowGroups:
         return cls(file.dataset_id, file.group, file.people, rows, file.path)
 
     def command(self, system: str = "NAME", new: bool = False) -> str:
-        """Return what declares the id system of these rows."""
+        """Return the option or command that declares the id system of these rows."""
         options = " --new-people" if new else ""
         if self.path is None:
             return f"--people {system}{options}"
         return f"`dphead ledger people {system} {self.path}{options}`"
 
     def compared(self, people: Mapping[str, Any] | None, protects: bool) -> Groups:
-        """Return what a charge compares, if a fit protects the groups or rows only.
+        """Return the digests and the declaration of groups that a charge compares.
+
+        `protects` is True if the fit protects groups, and False for single rows.
 
         Raises LedgerError without DPHEAD_HOME, which keeps the key.
         """
@@ -173,7 +175,8 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
     """Return the declared id system of rows, or None.
 
     Rows that were written before the declaration have it from their ledger. Their
-    people must be recorded too: a data set can have several files, with other people.
+    people must be recorded too, because files of one data set can have different
+    people.
 
     Raises
     ------
@@ -227,9 +230,9 @@ def _declared_in(dataset_id: str) -> dict[str, Any] | None:
 
 
 def ledger_name(path: str | Path | None, dataset_id: str | None) -> str | Path:
-    """Return the path of a run's ledger in a file, or its name on a server.
+    """Return the path of a run's ledger file, or the ledger's name on a server.
 
-    No file is made.
+    The file is not created.
     """
     path = ledger_path(path, dataset_id)
     if not is_on_server(path):
@@ -277,8 +280,8 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
     """
     dataset_id = book.meta("dataset_id")
     target = Ledger(url, dataset_id, read_only=True)
-    assert dataset_id is not None  # or no ledger on a server was opened
-    # no budget is set and no id system declared between a check and the move
+    assert dataset_id is not None  # opening a ledger on a server needs one
+    # locks: no budget and no id system may appear between a check and the move
     index = people_index()
     with _held_people(index) as sure, holding(target, sure):
         if index.knows(dataset_id):
@@ -286,7 +289,7 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
                 f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
                 "move. Nothing was moved. Keep this ledger."
             )
-        people_index(url)  # after the move, this home could not charge the ledger
+        people_index(url)  # raises if this home could not charge the moved ledger
         check_store(url, book)
         if target.meta("dataset_id") is None:
             target.set_once("dataset_id", dataset_id)
@@ -312,9 +315,9 @@ def data_set_of(ledger: str | Path | None) -> str | None:
 def people_index(url: str | None = None, *, declares: bool = False) -> ImageIndex:
     """Return the private index of people, of a team or else of this home.
 
-    `url` is that of the team's server (default: DPHEAD_LEDGER). Raises FormatError if
-    the id systems of this home are in the other one. With `declares`, raises
-    LedgerError if ledgers of this home are on another server.
+    `url` is the URL of the team's server (default: DPHEAD_LEDGER). Raises FormatError
+    if the id systems of this home are in a different index. With `declares`, raises
+    LedgerError if ledgers of this home are on a different server.
     """
     url, folder = url or team_url(), ledger_home() / "people"
     index: ImageIndex = ImageIndex(folder)
@@ -344,7 +347,7 @@ def image_index() -> ImageIndex:
 def image_indexes() -> list[ImageIndex]:
     """Return the indexes of known images: the one in use, and a home's own beside it.
 
-    A data set has one id in both, but their digests have other keys.
+    A data set has one id in both, but their digests have different keys.
     """
     own = [] if team_url() is None else [_home_images()]
     return [image_index(), *own]
@@ -382,7 +385,7 @@ class Elsewhere:
     shares: bool = False
 
     def fact(self, folder: Path | None = None) -> dict[str, object]:
-        """Return the public facts about this ledger for the report in `folder`.
+        """Return this ledger's public entry in the report in `folder`.
 
         Private images affect only whether this ledger is listed at all.
         """
@@ -588,15 +591,15 @@ def charging(
     people : mapping, optional
         Their id system when the fit was prepared (`declared_people`).
     """
-    # the name of a ledger on a server is its data set's id, also before its first row
+    # a ledger on a server has its data set's id from its name, even without any row
     dataset_id = ledger.dataset_id if ledger.url else ledger.meta("dataset_id")
-    # A team's server knows budgets of the same images, also if the home cannot be used.
+    # A team's server knows budgets of the same images, even if the home is not usable.
     if dataset_id is None or not (ledger.url or team_url() or has_home()):
         yield
         return
     index = people_index()
     with ExitStack() as locks:
-        # as in `declare_people`: the lock of people first
+        # in the lock order of `declare_people`: people first
         sure = bool if rows is None else locks.enter_context(_held_people(index))
         locks.enter_context(holding(ledger, sure))
         if rows is not None:
@@ -915,6 +918,6 @@ def note_ledger(path: str, dataset_id: str) -> None:
         if written < len(data):  # a part of a line would be a damaged file
             os.ftruncate(file, os.fstat(file).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        # also the line of a process that died before this
+        # syncs the lines of dead processes too
         os.fsync(file)
         sync(notes.parent)

@@ -147,7 +147,7 @@ def share(
         )
     free = most - taken
     if bound is None:
-        # larger blocks are small beside a whole machine
+        # without a bound, the memory of larger blocks is negligible
         return _divided(min(free, DEFAULT_BYTES), loaded, 0)
     small, large = streamed_rows(facts.n_features), BLOCKS_TOGETHER * BLOCK_ROWS
     more = row_bytes(large, width, cores()) - row_bytes(small, width, cores())

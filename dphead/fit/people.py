@@ -83,12 +83,12 @@ def declare_people(
     people = People(people_index(declares=True), system, new)
     counts = people.shared_id or dataset_id
     joining = () if new else (dataset_id, counts)
-    # the ledger of a shared data set is the system's own
+    # otherwise, the shared ledger is this data set's own ledger
     merging = counts != dataset_id
     # hold the lock to the end, so that a second command finds this one's result
     with people.held(), ExitStack() as opened:
         earlier = [counts]
-        # a refusal after another data set was merged would leave a budget broken
+        # check all first: a refusal after a merge would leave its budget broken
         for one in sorted((rows, *others), key=lambda r: r.dataset_id != dataset_id):
             earlier.append(one.dataset_id)
             people.check(one.dataset_id, one.ids, () if new else earlier)
@@ -193,7 +193,7 @@ def _check_merge(
 
 def _check_target(target: Ledger, sources: list[Ledger]) -> None:
     """Raise LedgerError if no fit could be charged to the ledger after the merge."""
-    books = (target, *sources)  # also of an interrupted merge
+    books = (target, *sources)  # includes ledgers of an interrupted merge
     budget = any(book.budget() is not None for book in books)
     for other in other_ledgers(target.meta("dataset_id"), *(b.path for b in books)):
         if other.budget is not None or (budget and other.fits != 0):
@@ -260,7 +260,7 @@ def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
         book = Ledger(place, dataset_id)
         moved, all_there = moved_to(book)
         if all_there and moved in places and book.meta(MERGED) is None:
-            book.close()  # a plain move: that ledger is merged
+            book.close()  # only moved: its new place is merged instead
             continue
         yield book
 

@@ -104,7 +104,7 @@ def choose_axes(
     axes = chosen and chosen.axes
     if hosts is None:
         return chosen
-    # each process sends, because another one may have public rows
+    # every process must take part, even if it has no public rows
     own = np.empty(0, np.float32) if axes is None else axes.values
     first = np.frombuffer(hosts.bytes_from_first(own.tobytes()), own.dtype)
     if chosen is None or axes is None or first.size != own.size:

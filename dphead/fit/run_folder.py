@@ -36,7 +36,7 @@ from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.schema import LostAnswer
 from dphead.privacy.rounding import declared_at
 
-# of the names of a run's files, while they are written too
+# endings of a run's files, including files that are being written
 _ENDINGS = {".html", ".json", ".npy", ".npz", ".part", ".safetensors", ".toml"}
 CHECKPOINT = "checkpoint.npz"  # a network's checkpoint in its run folder
 _SLACK_DISK = 64 << 20  # bytes needed besides the stored releases; chosen
@@ -51,7 +51,7 @@ def beside_others(
 ) -> About:
     """Add a warning for each ledger that the run's own ledger does not count.
 
-    `charged` says that the fit was charged before.
+    `charged` is True if the fit was charged before.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def _about_charge(options: RunOptions) -> str:
     out = options.out
     budget = declared_at(options.epsilon, options.delta or 0)
     if options.seed is not None:
-        budget = "an infinite epsilon"  # the noise is known
+        budget = "an infinite epsilon"  # noise from a seed is known
     if (out / "report.json").exists():
         return f"the run in {out} is finished, and {budget} is charged."
     if math.isinf(options.epsilon):
@@ -301,8 +301,8 @@ def charge(fit: Fit[Any], options: RunOptions) -> Charge:
             fit_id=fit_id,
         )
     except LedgerError as error:
-        # A charge that may stand is found by its id, also one of an earlier run that
-        # the server was still writing when this run looked for it.
+        # Keep the id if the fit may be charged, so that a resume finds the charge. The
+        # server may still have been writing an earlier run's charge.
         if not (isinstance(error, LostAnswer) or begun):
             (out / "fit.json").unlink(missing_ok=True)
         raise

@@ -47,7 +47,7 @@ class TeamImages(ImageIndex):
         self._url = url
         self._table: Table = IMAGES
         self._home, self._note, self._hold_home = home, note, hold_home
-        # digests of decoded images under the home's key, by those under the server's
+        # digests of decoded images: under the server's key, then under the home's key
         self._at_home: dict[int, list[int]] = {}
 
     def digests(self, forms: Sequence[np.ndarray]) -> list[int]:
@@ -137,7 +137,7 @@ class TeamImages(ImageIndex):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let one process of the team at a time change the index of images."""
-        # in the order of `ledgers.holding`
+        # in the lock order of `ledgers.holding`
         with self._hold_home(), server.held(self._url) as check:
             yield
             check()

@@ -72,7 +72,7 @@ def make_method(
         data = _preset_for(name, preset)
         settings |= _preset_settings(name, preset, data, options)
         accountant, source = data["accountant"], data["source"]
-    # a user's setting also replaces the preset's alternative setting, such as epochs
+    # a user's setting also replaces the preset's alternative to it, such as epochs
     for one, other in STANDS_FOR.items():
         settings.pop(other if one in options else one if other in options else "", None)
     settings |= options

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-GROUP = "dphead.solvers"  # of entry points: docs/own-method.md
+GROUP = "dphead.solvers"  # group of entry points (docs/own-method.md)
 OURS = {  # name: module:class
     "auto": "dphead.solvers.auto:Auto",
     "dp-fc": "dphead.solvers.feature_covariance:DPFC",

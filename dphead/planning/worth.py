@@ -10,10 +10,10 @@ from dphead.privacy.rounding import as_declared, rounded_up
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.on_axes import number_of_axes
 
-# Rows of a class, times μ over the root of the columns. Below it, most heads keep less
+# Least value of (rows of a class) · μ / sqrt(columns). Below it, most heads keep less
 # than 70 % of what they gain over guessing without privacy; results/worth.
 _ENOUGH = 0.8
-_LARGEST_EPSILON = 10.0  # a larger epsilon is not advised; chosen
+_LARGEST_EPSILON = 10.0  # largest epsilon to advise; chosen
 
 
 def rows_of_noise(target: Target, facts: ProblemInfo) -> float:
@@ -41,14 +41,14 @@ def rows_of_noise(target: Target, facts: ProblemInfo) -> float:
 
 
 def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
-    """Yield what the noise is worth in rows and, if it is too much, what helps.
+    """Yield how many rows the noise is worth and, if that is too many, what helps.
 
     The lines after the first one begin with "! ". `unit` is the name of a row.
 
     Notes
     -----
-    With groups, the number of people is private, so that of the rows or means that
-    count is not known.
+    With groups, the number of people is private, so the number of used rows or means
+    is unknown.
     """
     needed = rows_of_noise(target, facts)
     own, cap = facts.n_rows / facts.n_classes, target.group_cap
@@ -65,8 +65,8 @@ def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
         if cap > 1:
             counts = f"{cap:,} {counted}s of each person count"
         yield (
-            f"! At most {counts}. How many people there are is private, so these can "
-            "still be too few"
+            f"! At most {counts}. The number of people is private, so these {counted}s "
+            "may still be too few for this noise"
         )
     if own >= needed:
         return

@@ -9,7 +9,7 @@ from dphead.privacy.transform import FINE_BITS, fine
 
 # Bits of an axis after the binary point. float32 holds such entries exactly up to 16.
 AXIS_BITS = 20
-_LARGEST = 2.0**24  # of an entry in units of 2**-AXIS_BITS: exact in float32
+_LARGEST = 2.0**24  # largest entry in units of 2**-AXIS_BITS, exact in float32
 _TOGETHER = 1024  # rows that are mapped at a time, to limit memory; chosen
 
 
@@ -46,7 +46,7 @@ class PublicAxes:
         with np.errstate(all="ignore"):
             whole = np.rint(given.astype(np.float64) * 2.0**AXIS_BITS)
             sizes = np.abs(whole)
-            # with a row's entries of at most 2**FINE_BITS, no sum exceeds 2**53
+            # a row's entries are at most 2**FINE_BITS, so no sum exceeds 2**53
             exact = (sizes.sum(axis=0) <= 2.0 ** (53 - FINE_BITS)).all()
             held = exact and (sizes <= _LARGEST).all()
         if not held:

@@ -1,7 +1,7 @@
 """Turn declared numbers into Python's own types.
 
-Arithmetic with a scalar of NumPy, JAX or PyTorch can round to its few digits: a plan
-for np.float32(1) would spend an epsilon of 1.00000004.
+Arithmetic with a scalar of NumPy, JAX or PyTorch can round to the scalar's precision. A
+plan for np.float32(1) would then spend an epsilon of 1.00000004.
 """
 
 import math

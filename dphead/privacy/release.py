@@ -205,9 +205,9 @@ def noise_scale(
 def _check_planned(statistic: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
     """Raise ValueError unless statistic and rows match the plan."""
     given = {"statistic": statistic.name, "group_cap": rows.group_cap}
-    if spec.relation != "add_remove":  # else n is private, and `spec.n_rows` is nominal
+    if spec.relation != "add_remove":  # under add_remove, `spec.n_rows` is nominal
         given["n_rows"] = rows.n_rows
-    # Before a row is read. All of these values are public.
+    # No row was read yet, and all of these values are public.
     for name, value in given.items():
         planned = getattr(spec, name)
         if value != planned:

@@ -91,7 +91,7 @@ class Gradient(Statistic):
 
     @property
     def takes_sets(self) -> bool:  # type: ignore[override]
-        """Return whether the loss predicts each class on its own."""
+        """Return whether rows may have label sets (`Loss.takes_sets`)."""
         return loss_named(self.loss).takes_sets
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
@@ -163,8 +163,8 @@ class Gram(Statistic):
         return clipped_step(clip_norm, append) ** 2
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return the rows, each with weight 1 if it counts and 0 if not."""
-        # w q q^T with w = 1, or 0 for a row that does not count.
+        """Return the rows, with weight 1 for used rows and 0 for other rows."""
+        # w q q^T with w = 1, or 0 for a row that is not used.
         return chunk.rows.q, chunk.keep[:, None].astype(xp.int64)
 
 
@@ -283,7 +283,7 @@ class CorrectCounts(ClassCounts):
     axes = (2, 1)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return which of the two numbers each row is in, and one count for each row.
+        """Return each row's entry, correct or wrong, and one count for each row.
 
         A row is correct if its own class has the highest score, above all others.
         """
@@ -300,7 +300,7 @@ class CorrectCounts(ClassCounts):
 class ClassCorrectCounts(CorrectCounts):
     """Count correctly and wrongly classified rows of each class, shape (n_classes, 2).
 
-    Each row that counts is in one entry: the correct or the wrong count of its class.
+    Each used row is in one entry: the correct or the wrong count of its class.
     """
 
     axes = ("n_classes", 2)
@@ -319,11 +319,11 @@ class RowCounts(ClassCounts):
     """
 
     replace_factor = 1
-    takes_sets = True  # a row counts once, however many classes it has
+    takes_sets = True  # a row is counted once, whatever the number of its classes
     axes = (1, 1)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return 1 and COUNT_SCALE for each row that counts, and zeros for others."""
+        """Return 1 and COUNT_SCALE for each used row, and zeros for other rows."""
         return chunk.keep[:, None].astype(xp.int64), _counted(xp, chunk.keep)
 
 

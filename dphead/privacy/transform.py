@@ -168,14 +168,13 @@ class IntegerRows:
 
 def fine(values: np.ndarray) -> FineRows:
     """Round each row (k, d) to FINE_BITS bits, relative to its largest entry."""
-    # One entry of the row, so no rounding: the same wherever the row stands.
+    # A maximum has no rounding, so it does not depend on the row's position.
     largest = np.abs(values).max(axis=1, initial=0.0)
     finite = np.isfinite(largest)
     known = finite & (largest >= SMALLEST_ENTRY)
     size = np.where(known, largest, 1.0)
     _, exponent = np.frexp(size)
-    # a power of two: dividing by it is exact
-    # So that the largest entry has FINE_BITS bits.
+    # A power of two, so division is exact. The largest entry then has FINE_BITS bits.
     step = np.ldexp(1.0, exponent - FINE_BITS)
     values = np.where(known[:, None], values, 0.0)
     # Rounding first makes the squared norm a sum of integers, exact in any order.

@@ -183,7 +183,7 @@ class Auto:
         first = FirstGradient(None if planned else AdaptiveStepSize(facts, descent))
         head = yield from descent.solve(facts, first)
         found = before = None
-        # of the head before it is cooled, which decides equally
+        # weights before the temperature, which does not change the predicted classes
         asked = params_of(head)
         if self.balanced and not _exact(facts):
             statistic = ClassCorrectCounts(facts.n_classes)
@@ -197,7 +197,7 @@ class Auto:
         if before is not None:
             head = yield from better_head(facts, head, before)
             asked = params_of(head)
-            if found:  # the accuracy above is the one before balancing
+            if found:  # the estimate above is for the head before balancing
                 found = yield from expected_accuracy(facts, descent, asked)
         head = replace(head, estimate=found and found.estimate)
         if self._class_share(facts):
@@ -248,7 +248,7 @@ class Auto:
         if not isinstance(centering, Centering):
             return centering
         centering = replace(centering, share=center_share(facts, centering.share))
-        # the squares cost 1 % of mu² even if features turn out to be even
+        # squares cost 1 % of mu², even if all features have the same size
         strong = self.scale == "auto" and is_strong(facts)
         if self.scale == "always" or strong:
             return replace(centering, scale_share=SCALE_SHARE)
@@ -306,7 +306,7 @@ class Auto:
         counts: dict[str, tuple[type[ClassCounts], float]] = {}
         share = count_share(facts)
         if self.balanced:
-            # of the same share, so that gradients have the noise that they have without
+            # parts of the same share, so the noise of gradients does not change
             counts[BEFORE] = ClassCorrectCounts, share * BEFORE_PART
             counts[AFTER] = ClassCorrectCounts, share * AFTER_PART
             share *= 1 - BEFORE_PART - AFTER_PART
@@ -375,7 +375,7 @@ class AdaptiveStepSize:
     """
 
     def __init__(self, facts: ProblemInfo, descent: GradientDescent) -> None:
-        # `rate` may have reached LONGEST_STEP already: then nothing is lengthened
+        # steps that `rate` made as long as LONGEST_STEP stay as they are
         longest = LONGEST_STEP * (1 - descent.momentum)
         self._most = min(LENGTHEN_AT_MOST, longest / descent.learning_rate)
         self._factor = 1.0
@@ -401,17 +401,18 @@ class AdaptiveStepSize:
             rows = gradient[: self._n_features]
             self._sum = self._sum + rows
             self._seen += 1
-            # A mean of `seen` gradients has noise noise_sd²/seen per entry. The squared
-            # norm of k noisy entries has bias k and standard deviation sqrt(2k) of it.
+            # An entry of the mean of `seen` gradients has noise of variance
+            # noise_sd²/seen. Noise adds k times this variance to the squared norm of k
+            # entries, with a standard deviation of sqrt(2k) times it.
             spread = self._unit * noise_sd**2 / self._seen
             sd = spread * math.sqrt(2 * rows.size)
-            # of the mean of all gradients so far; later ones are not at zero weights,
-            # but long before the classes are learned they still point the same way
+            # Squared norm of the mean of all gradients so far. Weights are no longer
+            # zero, but early gradients still point the same way.
             squared = float((self._sum**2).sum()) / self._seen**2
             share = self._unit * squared - spread * rows.size
             self._known = sd <= SHARE_SD
             if not self._known:
-                # posterior mean of two Gaussians: the prior share and the observed one
+                # posterior mean: the prior share and the observed one are Gaussian
                 trust = LIKELY_SHARE_SD**2 / (LIKELY_SHARE_SD**2 + sd**2)
                 share = LIKELY_SHARE + trust * (share - LIKELY_SHARE)
             self._factor = min(self._most, max(1.0, share / LENGTHEN_FROM_SHARE))

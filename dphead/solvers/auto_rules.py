@@ -91,14 +91,15 @@ UNNOISED_STEPS, UNNOISED_RIDGE = 25, 1e-3
 # Sigmoids, for label sets; ablation, "label sets without noise": 25 steps overfit.
 UNNOISED_SIGMOID_STEPS = 10
 WIDEST_UNNOISED_GRAM = 4096  # columns: the solution takes 1 GB; chosen
-# heavy ball until it converges, with weight decay UNNOISED_DECAY / n; the same table
+# gradient steps with momentum until convergence, with weight decay
+# UNNOISED_DECAY / n; the same table
 UNNOISED_DECAY = 0.3
 # Steps, step size and momentum by loss. Sigmoids curve half as much, and their sums
 # take ten times as long; ablation, "label sets without noise".
 UNNOISED_DESCENTS = {"softmax": (200, 3.0, 0.95), "sigmoid": (100, 12.0, 0.9)}
 # With sigmoids, steps beyond 40 and one per 100 rows gain 0.1 or less; the same table.
 UNNOISED_SIGMOID_FEWEST, UNNOISED_SIGMOID_ROWS = 40, 100
-UNNOISED_INTERCEPT = 0.3  # a larger one costs nothing without noise; chosen
+UNNOISED_INTERCEPT = 0.3  # a larger intercept costs nothing without noise; chosen
 
 # Share of mu² spent on the count of training rows that the head classifies correctly.
 _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chosen

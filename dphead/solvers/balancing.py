@@ -51,7 +51,7 @@ def planned_counts(facts: ProblemInfo, rest: float) -> list[PlannedRelease]:
 def balanced_head(
     facts: ProblemInfo, head: LinearHead
 ) -> Generator[Request, Released, LinearHead]:
-    """Ask for the class counts, and return the head with adjusted intercepts.
+    """Request the class counts, and return the head with adjusted intercepts.
 
     Notes
     -----

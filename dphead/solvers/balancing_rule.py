@@ -20,10 +20,11 @@ BEFORE, AFTER = "correct rows before balancing", "correct rows after balancing"
 # Chosen on two sets; results/calibration, "Balanced decisions".
 _EVEN, _EXCESS = 1.5, 3.0
 # Model of the gain (`_expected_gain`): typical values of f and log κ, with standard
-# deviations, and grids of both. Chosen on the sets of the same page, as are the errors.
+# deviations, and grids of both. They, and the errors, were chosen on the same sets.
 _FOLLOWED, _LOG_KAPPA = (1.2, 0.6), (math.log(1.5), 0.3)
 _FOLLOWS, _KAPPAS = np.linspace(-1.0, 3.0, 41)[:, None, None], np.geomspace(0.3, 6, 24)
-_MARGIN_ERROR, _CLASS_ERROR = 0.6, 0.02  # of a class's margin, and of its accuracy
+# standard deviations of the errors of a class's margin and accuracy
+_MARGIN_ERROR, _CLASS_ERROR = 0.6, 0.02
 _GAIN_ERROR = 0.03
 _MARGINS = np.linspace(-6.0, 12.0, 361)
 
@@ -31,7 +32,7 @@ _MARGINS = np.linspace(-6.0, 12.0, 361)
 def better_head(
     facts: ProblemInfo, head: LinearHead, before: Released
 ) -> Generator[Request, Released, LinearHead]:
-    """Return the head as `balanced_head` does, or as it is where that is no better.
+    """Return the head of `balanced_head`, or `head` if balancing gains nothing.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def better_head(
     noise = (before.noise_sd**2 + after.noise_sd**2) / 2
     variance = noise * float((sizes**-2).sum()) / len(sizes) ** 2
     even = sizes.max() < _EVEN * sizes.min()
-    # the posterior mean, times a positive number
+    # has the sign of the posterior mean of the gain
     likely = gain * _GAIN_ERROR**2 + _expected_gain(sizes, before) * variance
     return replace(head, balanced=False) if even or likely <= 0 else adjusted
 

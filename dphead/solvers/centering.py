@@ -102,7 +102,7 @@ class Centering:
     def solve(
         self, facts: ProblemInfo, append: float
     ) -> Generator[Request, Released, RowTransform]:
-        """Ask for the planned releases, and return the transform of all later ones."""
+        """Request the planned releases, and return the transform of all later ones."""
         if not self.unit_norm or self.share <= 0:
             return RowTransform(self.unit_norm, append=append)
         unit = RowTransform(unit_norm=True)
@@ -162,7 +162,7 @@ def noisy_mean(
 
 
 def rows_that_count(answer: Released, n_rows: int) -> float:
-    """Return n_rows, or the noisy count if it differs by more than noise.
+    """Return n_rows, or the noisy count if noise does not explain the difference.
 
     The result is at least one standard deviation of the noise. A smaller count could
     make a mean of any length.

@@ -10,11 +10,11 @@ from dphead.privacy.contract import Released
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver
 from dphead.solvers.head import LinearHead
 
-# Number of axes for few rows: FEW_AXES below _FEW rows of a class times μ, else
-# MORE_AXES; results/axes, on CIFAR-10.
+# Let r be the rows of a class times μ. A fit gets FEW_AXES axes if r is below _FEW,
+# else MORE_AXES; results/axes, on CIFAR-10.
 _FEW, FEW_AXES, MORE_AXES = 20, 60, 200
-# No axes from this number of rows of a class times μ over the root of the columns on;
-# the same rows. There, axes lost up to 4 points.
+# No axes if r / sqrt(columns) is at least this: axes lost up to 4 points there; the
+# same table.
 _ENOUGH = 1.7
 _LEAST_COLUMNS = 4  # columns per axis; chosen
 
@@ -61,7 +61,7 @@ class OnAxes:
         return getattr(self.solver, name)
 
     def identity(self, facts: ProblemInfo) -> str:
-        """Return text that differs for other public rows, or if the solver's does."""
+        """Return text that identifies the axes' public rows and the solver."""
         inner = getattr(self.solver, "identity", None)
         return repr(self) if inner is None else f"{self.made_of} {inner(facts)}"
 

@@ -34,7 +34,7 @@ class OnDevice(Generic[T]):
         steps: Any = self.solver.solve(facts)  # None begins a generator
         answer: Any = None
         while True:
-            # only while the solver computes: other code keeps its own settings
+            # only while the solver computes, so that other code keeps its settings
             with own_settings() as jnp:
                 if answer is not None:
                     answer = changed(answer, partial(_placed, jnp))
@@ -54,9 +54,9 @@ def _placed(jnp: Any, one: Released) -> Released:
 
 @contextmanager
 def own_settings() -> Iterator[Any]:
-    """Compute in float64, whatever the process's own settings of jax are.
+    """Compute in float64, with dphead's settings of jax in place of the process's own.
 
-    With some of them, such as strict types, a charged fit would fail.
+    Some settings, such as strict types, would make a charged fit fail.
     """
     import jax
 

@@ -90,10 +90,11 @@ class OptaxDescent(GradientDescent):
         return made
 
     def identity(self, facts: ProblemInfo) -> str:
-        """Return text that differs for solvers that take other steps.
+        """Return text that differs for solvers that take different steps.
 
-        A transformation is named by the operations that jax traces: its functions have
-        other addresses in each process. What an inner `jit` closes over has no part.
+        The text has the operations of the transformation, as traced by jax, because
+        addresses of functions differ between processes. It does not cover values that
+        an inner `jit` closes over.
 
         Raises ValueError if the optimizer needs more than gradient and weights, or if
         it cannot take a step.
@@ -106,7 +107,7 @@ class OptaxDescent(GradientDescent):
 
         def traced(function: Any, *given: Any) -> Any:
             found, out = jax.make_jaxpr(function, return_shape=True)(*given)
-            text = found.pretty_print(use_color=False)  # as in any terminal
+            text = found.pretty_print(use_color=False)  # same text for every terminal
             if call := _CALLBACK.search(text):
                 raise ValueError(f"it has a {call[1]}, which jax cannot trace")
             digest.update(_ADDRESS.sub("", text).encode())
@@ -127,7 +128,7 @@ class OptaxDescent(GradientDescent):
                     why = f"it returns {found}"
                 elif jax.tree.flatten(before) != jax.tree.flatten(state):
                     why = "its state changes its shape at every step"
-                else:  # what cannot be compiled or run would end a charged fit
+                else:  # take one step now: an error in it would end a charged fit
                     first = self._start(np.zeros(shape))
                     first.advance(np.zeros(shape), 0.0, self)
                     jax.block_until_ready(first.weights)

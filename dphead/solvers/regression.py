@@ -140,7 +140,7 @@ class RidgeRegression:
         return [*mean, gram, *residuals]
 
     def solve(self, facts: ProblemInfo) -> Generator[Request, Released, LinearHead]:
-        """Ask for the releases, solve, and return the head that predicts t.
+        """Request the releases, solve, and return the head that predicts t.
 
         The head has weights (n_features - 1, 1) and intercept (1,), which contains the
         mean.

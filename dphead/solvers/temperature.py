@@ -21,10 +21,11 @@ from dphead.solvers.head import LinearHead, center_classes, join_intercept
 # as _SIGNAL · r^_POWER. _LIKELY_SD is the standard deviation of its log.
 # results/calibration, "The rule".
 _NOISE, _SIGNAL, _POWER, _LIKELY_SD = 1.2, 0.55, 0.25, 0.2
-_LIKELY_KAPPA = 2.0  # without a released accuracy; chosen
+_LIKELY_KAPPA = 2.0  # κ without a released accuracy; chosen
 # standard deviation of log T, given the exact accuracy and margin; the same fits
 _MODEL_SD = 0.1
-# Relative error of the noise's part of the margin: the loss pulls noise back; chosen.
+# Relative error of the noise's part of the margin: the loss shrinks the noise of
+# weights; chosen.
 _BIAS_SD = 0.08
 # Accuracies are kept this far from chance and from 1, where kappa is 0 or infinite;
 # chosen
@@ -60,7 +61,7 @@ class FirstGradient:
         """Return the mean margin of the training rows, and its standard deviation.
 
         A row's margin is the score of its class minus the mean of the other scores.
-        Rows that do not count have the margin 0.
+        Rows that are not used have the margin 0.
 
         Parameters
         ----------

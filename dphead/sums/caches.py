@@ -57,13 +57,12 @@ class KeptRows:
         """
         whole = slice(0, len(index))
         slots = _consecutive(index)
-        # a sample's slots are not consecutive, and differ in each step: nothing to keep
+        # keep nothing of a sample: its slots have gaps, and differ in each step
         if self.memory == 0 or key is None or slots is None:
             return [(make(), whole)]
         with self._lock:  # several threads call this at the same time
             if keep and not _same(self._key, key):
-                # the descent goes on with this key: rows of an earlier one only take
-                # memory
+                # later steps use this key, so rows of an earlier key only take memory
                 self._key = key
                 self._kept = {}
                 self._used = 0
@@ -134,5 +133,5 @@ def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
 def _same(one: _Key, other: _Key) -> bool:
     if one is None or other is None or one[2:] != other[2:]:
         return False
-    # by identity: comparing the centres of two transforms would read arrays
+    # compare identities: comparing two transforms would read their arrays
     return one[0] is other[0] and one[1] is other[1]

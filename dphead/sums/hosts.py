@@ -313,7 +313,7 @@ class SumOfParts:
         """
         weights, transform = params.weights, params.transform
         if weights is not None and weights.ndim == 1:
-            return params  # of a network, which are computed entry by entry
+            return params  # a network's weights, which have the same bits everywhere
         first = self._hosts.from_first
         if self._transform[0] is not transform:
             arrays = {"center": transform.center, "scale": transform.scale}

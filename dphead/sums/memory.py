@@ -60,7 +60,7 @@ def pass_bytes(
     if statistic.kind == "gram" and isinstance(after, ClassSums):
         # one pass makes both sums, and the class sums wait for their request
         size += sum_bytes(after, width)
-    # as `passes.on_every_core`
+    # as in `passes.on_every_core`
     copies = min(threads, max(1, MAX_SUM_COPY_BYTES // size))
     work = copies * 8 * FACTOR_ROWS * width
     if statistic.kind == "gram":

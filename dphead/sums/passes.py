@@ -45,7 +45,7 @@ class _SlotCount:
     def add(self, index: np.ndarray) -> np.ndarray:
         """Count a block's slots, and return (k,) bool: False for padding."""
         used = index >= 0
-        # `seen[index] += 1` would count a slot that stands twice in a block only once
+        # `seen[index] += 1` would miss the second use of a slot in one block
         np.add.at(self.seen, index if used.all() else index[used], 1)
         return used
 
@@ -128,7 +128,7 @@ def checked_sum(
             for made, run in pieces:
                 out = _each(block_sum.add, asks, out, made, block.y[run], used[run])
             return out
-        # `known` is False for this block, so it has the row source's own size: a piece
+        # `known` is False for this block, so it was not joined with others: one piece
         ((made, _),) = pieces
         return _each(_add_checked, asks, out, block_sum, made, block, used, tested)
 

@@ -180,7 +180,7 @@ def factors(
     ask: SumTask, rows: IntegerRows, y: np.ndarray, used: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `Statistic.factors` of rows in used slots, computed by numpy."""
-    # rows that do not count get zero factors, so every row takes the same operations
+    # unused rows get factors of zero, so every row takes the same operations
     keep = counting(ask.statistic, rows, y, used)
     chunk = Chunk(rows, y, keep, ask.weights, ask.clip_norm)
     with np.errstate(all="ignore"):

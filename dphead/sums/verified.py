@@ -84,7 +84,7 @@ class VerifiedSum:
         return add(tasks, self.block_sum, self.kept)
 
     def one_pass(self, statistics: Sequence[Statistic]) -> Summer:
-        """Return what sums the statistics of one request, in one pass."""
+        """Return a `Summer` that sums the statistics of one request in one pass."""
         return self if len(statistics) == 1 else _OnePass(self, statistics)
 
     def largest_norm(self, task: SumTask) -> float:
@@ -118,7 +118,7 @@ class _OnePass:
         self._sums: dict[Statistic, np.ndarray] = {}
 
     def __call__(self, task: SumTask) -> np.ndarray:
-        if task.indices is not None:  # each release has a sample of its own
+        if task.indices is not None:  # no two releases have the same sample
             return self._summer(task)
         made_of = task.rows, task.params, task.clip_norm
         if made_of != self._pass or task.statistic not in self._sums:

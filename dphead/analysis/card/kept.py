@@ -29,7 +29,7 @@ assert set(_RENDERERS) == set(_OPTIONS) == DERIVED
 def rendered(name: str, report: dict[str, Any], about: About | None = None) -> str:
     """Return the text of a derived file, such as "report.html", for a report.
 
-    Raises ValueError if the report has another form.
+    Raises ValueError if the report is not valid.
     """
     module, function = _RENDERERS[name].split(":")
     make: Callable[..., str] = getattr(import_module(module), function)
@@ -59,7 +59,7 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
 def exceeded(about: About | None, run: FinishedRun) -> Iterator[Finding]:
     """Yield a finding if later fits exceed the epsilon that the institution states.
 
-    The verdict of a card counts the fits up to its own one.
+    The verdict of a card counts fits up to its own fit.
     """
     limit, now = about and about.max_epsilon, run.spent_now.epsilon
     if limit is not None and now > max(limit, run.report["ledger"]["total_epsilon"]):

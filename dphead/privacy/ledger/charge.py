@@ -120,7 +120,7 @@ class Charge(Generic[_Book]):
         """
         # Releases come in the order of the plan, one after another.
         sequence = self._next
-        # Texts are compared, so every field of the spec counts.
+        # Compare texts, so that every field of the spec must agree.
         if self._specs[sequence : sequence + 1] != [canonical(spec)]:
             raise LedgerError(
                 f"Internal error: release {sequence} with label {spec['label']!r} is "
@@ -130,8 +130,8 @@ class Charge(Generic[_Book]):
         # The transaction keeps others from a commit between the query and the removal.
         with self.ledger.transaction():
             states = self._states(sequence)
-            # A damaged state may have been "committed": drawing again would answer one
-            # charge twice.
+            # A damaged state may stand for "committed". A new draw would then give a
+            # second value for one charge.
             if set(states) - set(STATES):
                 raise LedgerError(
                     f"The ledger is damaged: release {sequence} of fit {self.fit_id} "

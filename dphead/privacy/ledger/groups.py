@@ -10,7 +10,7 @@ from dphead.privacy.ledger.store import GROUPS, PEOPLE, LedgerFile
 
 @dataclass(frozen=True)
 class Groups:
-    """Hold what a charge compares of the groups of rows.
+    """Hold the digests and declarations of groups that a charge compares.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Groups:
     declared: Callable[[str], bool] = lambda digest: False
 
     def fixed_in(self, ledger: LedgerFile) -> dict[str, str]:
-        """Return what a charge fixes in the ledger, or raise LedgerError.
+        """Return the values that a charge fixes in the ledger, or raise LedgerError.
 
         Call this in the transaction of the charge.
         """

@@ -163,7 +163,7 @@ class Ledger(LedgerFile):
     def is_sum(self) -> bool:
         """Return whether this ledger counts fits of several ledgers (`moving.merge`).
 
-        Its budget, if any, was then not fixed before all of its fits.
+        Its budget, if any, then did not apply to all fits from the start.
         """
         return self.meta(SUM) is not None
 

@@ -45,7 +45,7 @@ def move(source: Ledger, target: Ledger) -> None:
     its next release, and continues in the target. Budget, digests and the order of
     charges stay.
     """
-    # A damaged ledger must not become a new, whole one.
+    # A copy of a damaged ledger would look undamaged.
     seals.check_undamaged(source)
     for book in (source, target):
         if book.meta(PEOPLE) or book.meta(MERGED) or counted_data_sets(book):
@@ -112,7 +112,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     A closed source takes no charge. One transaction of the target adds the fits of all
     sources, together with the fact that the target counts the data set. Until then, no
     charge of the data set goes to the target (`fit.ledgers`). If both had fits, a
-    budget is no guarantee for the sum, because it was not fixed before all of them. It
+    budget is no guarantee for the sum, because it did not apply to all of them. It
     still refuses fits: each charge must keep within the smallest epsilon and the
     smallest delta of all budgets.
     """
@@ -129,7 +129,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         seals.check_undamaged(target)
         for source in sources:
             _fix(source, target)
-        seals.seal(target)  # also of a new ledger's first facts
+        seals.seal(target)  # also seals the first values of a new ledger
     # Close the sources for charges, before a fit is copied.
     for source in sources:
         if source.meta(MOVED) is None:
@@ -146,7 +146,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         if is_done():
             return
         for source in sources:
-            _fix(source, target)  # the source may have got its first fit meanwhile
+            _fix(source, target)  # the source may have got its first fit since then
             known = {*target.query(_FIT_IDS)}
             for table in (FITS, RELEASES, PROGRESS):
                 rows = source.rows(table)
@@ -158,7 +158,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
 
 def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
     """Raise LedgerError if ledgers cannot be merged into another one."""
-    # before the people are recorded: then no ledger moves (`fit.people`)
+    # people are recorded later, and then no ledger can move (`fit.people`)
     target.check_open()
     for source in sources:
         source.check_open(but=MOVED)
@@ -166,8 +166,7 @@ def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
         before = source.meta(MOVED)
         if before in (None, target.path):
             continue
-        # a merged ledger's target can have moved with its home, also before the fits
-        # were copied
+        # the target of an interrupted or finished merge may have moved with its home
         moved = source.meta(MERGED) == target.meta("dataset_id") and not (
             is_on_server(before) or os.path.lexists(before)
         )
@@ -181,7 +180,7 @@ def _check_kinds(books: Sequence[Ledger]) -> None:
     """Raise LedgerError if the fits of ledgers differ in relation or unit."""
     for key in ("relation", "group_cap"):
         found = {book.path: value for book in books if (value := book.meta(key))}
-        # fits of several caps share a ledger (proofs/groups.md), but not with rows
+        # a ledger may count different caps (proofs/groups.md), but not groups and rows
         kinds = {
             value == "null" if key == "group_cap" else value: f"{value} in {path}"
             for path, value in found.items()
@@ -213,7 +212,7 @@ def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
         begun = fits[1] or budgets[1]
         key = f"budget {len(target.budgets())}" if begun else "budget"
         new[key] = json.dumps(budget)
-    # A copy: one of the two has no fits, and the other's budget stays.
+    # Not a sum: one of the two has no fits, and the other's budget still holds.
     copies = (not fits[0] and budgets[1] == budget) or (
         not fits[1] and budgets[0] == budget
     )
@@ -272,8 +271,8 @@ def counted_data_sets(book: Ledger) -> list[str]:
 def holds_all(source: Ledger, target: Ledger) -> bool:
     """Return whether the target has every charge of a source that was moved to it.
 
-    A move copies all seals except its own. A merge is a fact of the target, which is
-    written together with the fits.
+    A move copies all seals except its own. A merge is recorded in the target, in the
+    transaction that copies the fits.
     """
     if source.meta(MERGED) is not None:
         counts = target.meta(f"{COUNTS} {source.meta('dataset_id')}")
@@ -298,5 +297,5 @@ def copy_rows(table: Table, source: Ledger, target: Ledger) -> None:
     if table is META:
         found = [row for row in found if row["key"] not in ("dataset_id", MOVED)]
     if table is SEALS:
-        found.pop()  # of the move itself
+        found.pop()  # the seal of the move itself
     target.add(table, *found)

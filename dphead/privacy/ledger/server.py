@@ -48,7 +48,7 @@ _NO_PATH = re.compile(
     r"|.*\bpassword\s*=",
     re.IGNORECASE | re.DOTALL,
 )
-VIEWS, _ROWS = "dphead", "dphead_rows"  # schemas: what clients see, and what it is of
+VIEWS, _ROWS = "dphead", "dphead_rows"  # schemas: clients' views, and their tables
 # Seconds: to connect, to wait for another charge, and until a silent server is lost.
 # Choices, not measured.
 _CONNECT, WAIT, _SILENT = 10, 30, 30
@@ -62,7 +62,7 @@ _ARGUMENTS = {
     "target_session_attrs": "primary",
 }
 _TEXT = Text(collation="C")  # bytes in their order, whatever the system's locale is
-# The index of images (fit/team_images.py): what was kept for a data set, and its key.
+# The index of images (fit/team_images.py): digests of each data set, and their key.
 _INDEX = MetaData(schema=VIEWS)
 IMAGES = Table(
     "images",
@@ -102,7 +102,7 @@ LOCK_STATEMENTS = """
 SELECT pg_catalog.pg_advisory_xact_lock(
     pg_catalog.hashtextextended(CAST(:lock AS pg_catalog.text), CAST(0 AS bigint)))
 """
-WRITES = "SET TRANSACTION READ WRITE"  # which a standby refuses
+WRITES = "SET TRANSACTION READ WRITE"  # a standby refuses it
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -120,7 +120,7 @@ def is_url(path: object) -> bool:
     """
     if isinstance(path, str) and path.startswith(("postgresql://", "postgres://")):
         return True
-    # A typing error must not become a new, empty ledger in a file.
+    # A mistyped URL must not create a new, empty ledger file.
     given = isinstance(path, str | Path) and not _is_name(path)
     if given and _NO_PATH.match(str(path)):
         raise _not_a_place()
@@ -239,11 +239,11 @@ def _settings(dataset_id: str) -> Any:
 
 def connected(url: str) -> Connection:
     """Return a connection to a team's ledgers, or raise LedgerError."""
-    # The tables' names mean the views here: one data set's rows.
+    # Here, the names of tables mean views that show one data set's rows.
     views = {"schema_translate_map": {None: VIEWS}}
     connection = _connect(url).execution_options(**views)
     with one_error():
-        # A charge that a loss of power can undo is no charge.
+        # Without fsync, a power failure could undo a charge.
         durable = connection.exec_driver_sql("SHOW fsync").scalar()
         connection.rollback()
     if durable != "on":
@@ -260,7 +260,7 @@ _OPEN = WeakSet[Any]()  # open connections of this process
 
 def _disconnect_copies() -> None:
     """Detach a forked process from connections, which closing would end for all."""
-    # The descriptor stays valid, but leads to no server.
+    # The descriptor stays valid, but no longer leads to the server.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in _OPEN:
         with suppress(Exception):  # the connection was closed already
@@ -308,7 +308,7 @@ def _connection(url: str) -> Iterator[Connection]:
 
 def close(connection: Connection) -> None:
     """Close a connection. An open transaction ends, by the server if need be."""
-    # A rollback on a lost connection fails, after what the connection was for.
+    # The work is done, so a failed rollback on a lost connection does not matter.
     with suppress(exc.DBAPIError):
         connection.close()
 
@@ -379,7 +379,7 @@ def _error_of(error: exc.DBAPIError) -> LedgerError:
     if state is None or state[:2] in ("08", "57") or error.connection_invalidated:
         kind, found = HeldLedger, _SILENT_SERVER
         if error.statement is None and not error.connection_invalidated:
-            # without quoted names, which the user chose
+            # remove quoted names, which the user chose
             said = re.sub(r'"[^"]*"|\'[^\']*\'', "", str(error.orig))
             found = next(
                 (words for form, words in _CONNECTING.items() if re.search(form, said)),
@@ -453,10 +453,10 @@ def _schema() -> Iterator[Any]:
     tables = MetaData(schema=_ROWS)
     for table in TABLES.tables.values():
         kept = table.to_metadata(tables)
-        # Indexes and keys begin with the data set here.
+        # Define new indexes and keys, which begin with the data set.
         kept.indexes.clear()
         for column in kept.c:
-            # an index must find its rows under the next version of a system's locale
+            # collation C: a new locale of the system must not change an index's order
             column.type = _TEXT if isinstance(column.type, Text) else column.type
         names = [column.name for column in table.c]
         # The order of charges: SQLite numbers rows by itself.

@@ -44,11 +44,11 @@ from dphead.privacy.ledger.schema import (
 MOVED = "moved"  # key of the place that a ledger was moved to
 AWAITS = "awaits"  # key of a digest of the ledger that moves to this one
 MERGED = "merged"  # key of the data set that a closed ledger was merged into
-GROUPS = "groups"  # with the name of a key: digest of the groups (`Groups`)
+GROUPS = "groups"  # with the name of a secret key: digest of the groups (`Groups`)
 PEOPLE = "people"  # key of the declared id system, stored as JSON
-COUNTS = "counts"  # with a data set's id: this ledger has all fits of its ledgers
-SUM = "sum"  # key of a ledger that counts the fits of several ledgers
-IN_MEMORY = ":memory:"  # SQLite's name of a database that is no file
+COUNTS = "counts"  # with the id of a merged data set, whose fits this ledger counts
+SUM = "sum"  # key in a ledger that counts the fits of several ledgers
+IN_MEMORY = ":memory:"  # SQLite's name of a database in memory
 # What SQLite raises if a file or disk fails; the last is for damaged names.
 _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -63,7 +63,7 @@ _SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in STATEME
 # Build statements once: SQLAlchemy takes longer than SQLite takes to run them.
 _FACTS = select(META.c.key, META.c.value)
 _FACT = select(META.c.value).where(META.c.key == bindparam("fact"))
-# A move copies all seals in one transaction, the only one of its target until then.
+# A target without seals awaits its rows: one transaction copies all rows and seals.
 _ARRIVING = (META.c.key == AWAITS) & ~select(SEALS.c.id).exists()
 _CLOSING = _FACTS.where(META.c.key.in_((MOVED, MERGED)) | _ARRIVING)
 
@@ -119,7 +119,7 @@ class LedgerFile:
         kept = self.meta("dataset_id")
         if kept is None and not read_only:
             kept = self.set_once("dataset_id", dataset_id)
-        # a server has no file that is missing: an empty ledger is a new one
+        # On a server, no file can be missing, so an empty ledger is a new one.
         new = kept is None and self._db is None
         if kept != dataset_id and not new:
             raise LedgerError(
@@ -283,7 +283,7 @@ class LedgerFile:
         """Raise LedgerError if the ledger takes no charges.
 
         It was moved or merged (MOVED), or a ledger moves to it and its charges are not
-        here yet (AWAITS). `but` is one of both, which is then no error.
+        here yet (AWAITS). `but` names the one of these states that is accepted.
         """
         found = dict(map(tuple, self.query(_CLOSING)))
         if MOVED in found and but != MOVED:

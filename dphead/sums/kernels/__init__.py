@@ -58,7 +58,8 @@ def _result(kind: Any, ndim: int) -> Any:
 _SUM = _result(np.int64, 2)
 _FLOATS = _array(np.float64, 1)
 _SIZES = _result(np.float64, 1)
-# rows with their numbers of rows and columns; raw rows with their transform too
+# arguments of the C functions: integer rows and their shape; raw rows, their shape and
+# their transform
 _Q = (_array(np.int16, 2), c_int64, c_int64)
 _X = (_array(np.float32, 2), c_int64, c_int64, c_int, c_void_p, c_void_p)
 _WEIGHTS = (_array(np.int16, 2), c_int64)

@@ -56,7 +56,7 @@ def test_every_document_says_where_decisions_weight_classes_equally(folder):
 
 
 def test_no_document_calls_the_limit_of_a_sum_a_guarantee(folder):
-    """After a merge, the budget was not fixed before all fits."""
+    """After a merge, the budget did not apply to all fits from the start."""
     report = read_run(folder / "public").report
     before = {"fixed before the first fit", "fixed beforehand"}
     for make in (page, dpia, model_card):
@@ -66,8 +66,8 @@ def test_no_document_calls_the_limit_of_a_sum_a_guarantee(folder):
     for make in (page, dpia, model_card):
         text = words(make(report))
         assert not any(part in text for part in before)
-        assert "the limit was not fixed before all fits" in text
-        assert "ε = 5 was not" in text if make is model_card else "of 5" in text
+        assert "the limit did not apply to all fits from the start" in text
+        assert "ε = 5 did not" in text if make is model_card else "of 5" in text
 
 
 def test_names_in_a_model_card_are_text(folder):
