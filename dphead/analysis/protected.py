@@ -145,8 +145,8 @@ def about_people(data: dict[str, Any]) -> str | None:
 def budget_is(ledger: dict[str, Any]) -> str:
     """Return "guarantee", "limit of a sum" or "none", for a ledger's budget.
 
-    `ledger` is a report's entry "ledger". After a merge, a budget was not fixed before
-    all fits. It still limits the plain sum, but is no guarantee for it.
+    `ledger` is a report's entry "ledger". After a merge, a budget did not apply to
+    all fits from the start. It limits their plain sum, but is no guarantee for it.
     """
     if ledger["budget"] is None:
         return "none"
