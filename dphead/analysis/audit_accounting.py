@@ -26,7 +26,7 @@ _OUTCOMES = 100_001  # points of one release, within TAILS deviations of its mea
 _TAILS = 12.0
 _RATIO_TAILS = 7.0  # deviations covered by an allocated step's likelihood ratio
 _RATIO_CELLS = 2**20  # cells of the grid of this likelihood ratio
-RELATIVE_ERROR = 0.01  # for sampled batches, as tested against exact values
+RELATIVE_ERROR = 0.01  # error for sampled batches; tests compare with exact values
 
 
 def recomputed_epsilon(

@@ -250,7 +250,7 @@ class _NoiseRecord:
         every = np.gcd.reduce(self._steps, axis=1, keepdims=True)
         found = []
         for steps, about in ((self._steps, "of an entry"), (every, "of all entries")):
-            # without factors of 2, which the test of low bits finds
+            # drop factors of 2, which the test of low bits finds
             step = int((steps // np.maximum(1, steps & -steps)).max())
             # chance of such a step or a larger one, for all entries and worlds
             chance = steps.size * zeta(fewest * self.entries * 2 / steps.size, step)

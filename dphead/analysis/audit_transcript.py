@@ -105,7 +105,7 @@ def random_places(
     first = int(np.clip(last - random.integers(size), 0, n_rows - size))
     others = np.setdiff1d(np.arange(first, first + size), [last])
     slots = np.append(random.choice(others, count - 1, replace=False), last)
-    # most ids are small, but the cap must hold for every id
+    # include large ids, because the cap must hold for every id
     ids = random.choice(n_rows, shared + 1, replace=False)
     ids *= random.choice([1, 2**31 + 1])
     return {"slots": slots, "groups": np.append(ids, np.full(copies - 1, ids[-1]))}

@@ -25,7 +25,7 @@ from dphead.planning.plan import large_delta
 from dphead.privacy.rounding import as_declared, rounded_up
 
 _DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
-PRIVATE_METRICS = "private metrics stored"  # also found by `analysis.card.kept`
+PRIVATE_METRICS = "private metrics stored"  # `analysis.card.kept` uses it too
 _PREPROCESSING = "data-dependent preprocessing"
 _FITTED = "Values fitted to the rows are released with the head without a charge"
 # Normalizations that use one row at a time. Not imported from `extract`, so that the

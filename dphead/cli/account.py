@@ -15,7 +15,7 @@ from dphead.cli.progress import shown
 from dphead.cli.text import print_json, releases_table, table
 from dphead.privacy.rounding import as_declared, percent_up, rounded_up
 
-# options that describe noise by itself, without a method
+# options that describe noise without a method
 _OF_NOISE = {
     "noise_multiplier",
     "sampling_prob",

@@ -21,8 +21,8 @@ from dphead_extract.numerals import several_names
 from dphead.cli import values
 
 _CONFIG_BYTES = 1 << 20  # size limit of a --config; chosen, not measured
-PRINTED = "What is printed"  # a section of the help
-_GIVEN = "dphead.given"  # in a context's meta: what was typed or read from --config
+PRINTED = "What is printed"  # heading of the help for options without one
+_GIVEN = "dphead.given"  # key in a context's meta: options typed or read from --config
 
 
 def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -87,7 +87,7 @@ def table(
         made.add_column(one_line(name.removeprefix(">")), justify=side)
     for row in rows:
         made.add_row(*(one_line(c) if isinstance(c, str) else c for c in row))
-    # no color, because its codes would be escaped like codes in a name
+    # no color: its codes would be escaped, as codes in names are
     console = Console(highlight=False, markup=False, emoji=False, color_system=None)
     with console.capture() as captured:
         console.print(made)

@@ -325,7 +325,7 @@ class PrivateEstimator(BaseEstimator):
             classes_seen=data.classes_seen,
             warning=" ".join(filter(None, notes)),
         )
-        vars(self).pop("_ledger", None)  # of an earlier fit of this process alone
+        vars(self).pop("_ledger", None)  # drop the ledger of an earlier fit
         if not follows:
             self._ledger: str | Ledger = ledger
         tell_holder(data.notice())
@@ -482,7 +482,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         about = self._about
         at_fit, notes = about_people(vars(about.source)), self.privacy_.notes
         declared = about.source.dataset_id and ledger.meta(PEOPLE)
-        if declared:  # maybe after the fit
+        if declared:  # people may be declared after the fit
             own = {"dataset_id": ledger.meta("dataset_id")}
             source = replace(about.source, **own, people=json.loads(declared))
             about = replace(about, source=source)

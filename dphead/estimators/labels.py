@@ -114,7 +114,7 @@ def unread_rows(x: Any) -> str:
     """
     x = x.own() if isinstance(x, DeviceRows) else x
     used, squares = np.ones(len(x), bool), np.zeros(x.shape[1])
-    with np.errstate(all="ignore"):  # numbers beyond float32, and signaling NaNs
+    with np.errstate(all="ignore"):  # ignore numbers beyond float32, signaling NaNs
         for start in range(0, len(x), _ROWS_AT_ONCE):
             some = slice(start, start + _ROWS_AT_ONCE)
             block = x[some].astype(np.float32)
@@ -152,7 +152,7 @@ def numbers(y: Any) -> np.ndarray:
             f"`y` must have real numbers, got dtype {said}. Convert it, such as with "
             "`np.asarray(y, dtype=float)`."
         )
-    with np.errstate(all="ignore"):  # a longdouble may be beyond float64
+    with np.errstate(all="ignore"):  # a longdouble beyond float64 would warn
         if y.dtype.kind == "O":
             return np.array([as_number(item) for item in y], np.float64)
         return y.astype(np.float64)

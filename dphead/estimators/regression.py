@@ -31,7 +31,7 @@ from dphead.solvers.regression import RidgeRegression
 from dphead.solvers.settings import check_settings, typed
 
 _BLOCK = 4096  # transformed rows take eight times the memory of float32 rows
-_ROUNDING = 1e-6  # of the norm of rows that were normalized in float32
+_ROUNDING = 1e-6  # error of the norm of rows normalized in float32
 
 
 @documented({})
@@ -159,7 +159,7 @@ class DPRegressor(RegressorMixin, HeadEstimator):
             bounds = bounds if bounds[0] < bounds[1] else (bounds[0], bounds[0] + 1.0)
         try:
             lower, upper = map(python_value, bounds)  # type: ignore[arg-type]
-            # infinite if the range is too long, or lies too far from 0
+            # infinite if the range is too long or too far from 0
             middle, half = (lower + upper) / 2, (upper - lower) / 2
         except (TypeError, ValueError, OverflowError):
             middle = half = np.nan

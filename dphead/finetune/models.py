@@ -310,7 +310,7 @@ def refuse_moving(
     check_finite(model, scores, "scores")
     second, _ = _outputs(model, other)
     for name, value in first.items():
-        # far above float32's rounding
+        # this tolerance is far above float32's rounding
         if value.shape[0] == 3 and not torch.allclose(
             value[0], second[name][0], rtol=1e-3, atol=1e-4
         ):

@@ -143,7 +143,7 @@ def group_places(groups: np.ndarray, group_cap: int) -> np.ndarray:
     own. A group's places depend on that group's images only.
     """
     alone = groups == NO_GROUP
-    ids = np.where(alone, -1 - np.arange(len(groups)), groups)  # no group is negative
+    ids = np.where(alone, -1 - np.arange(len(groups)), groups)  # group ids are >= 0
     own, slots = np.unique(ids, return_inverse=True)
     kept = within_cap(groups, group_cap)
     places = np.full((len(own), group_cap), -1)

@@ -24,7 +24,7 @@ _KERNELS = {
     "class sums": 400e9,
     "gradient": 45e9,  # 40e9 with 10 classes, 61e9 with 100
 }
-_NUMPY_MATRICES = 20e9  # with _COPIED_ENTRIES: fits of results/duration
+_NUMPY_MATRICES = 20e9  # fitted with _COPIED_ENTRIES to results/duration
 _NUMPY_GRADIENT = 5e9  # 4.2e9 with 10 classes, 9.7e9 with 100
 _ROW_ENTRIES = 1.5e9  # row entries that become integers
 _NUMPY_ROW_ENTRIES = 0.1e9  # 0.08e9 for centered rows

@@ -105,7 +105,7 @@ def _noted_in(dataset_id: str, fact: str) -> str | None:
                     return found
         except HeldLedger:
             raise
-        # an unreadable ledger takes no charge, and says so when it is opened for one
+        # a charge will open an unreadable ledger, and raise then
         except LedgerError:
             pass
     return None
@@ -189,7 +189,7 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
     """
     counted = counted_in(rows.dataset_id)
     declared = rows.people or _declared_in(counted)
-    # another file with its id can be declared, as by an import
+    # a different file of the data set may be declared, such as an import
     index = people_index() if has_home() else None
     if declared is None and not (index and index.knows(rows.dataset_id)):
         return None
@@ -207,7 +207,7 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
             "system, and --new-people if that was declared."
         )
     people = People(index, declared["system"])
-    if declared["new"] and counted == rows.dataset_id:  # it was not merged later
+    if declared["new"] and counted == rows.dataset_id:  # not merged later
         people = replace(people, new=True)
     same = people.shared_id in (None, counted)
     if not same or not people.recorded(rows.dataset_id, rows.rows, rows.ids):

@@ -18,7 +18,7 @@ from dphead.solvers.base import PlannedRelease, ProblemInfo, solving_bytes
 from dphead.sums.memory import pass_bytes, row_bytes, sum_bytes, work_bytes
 from dphead.sums.passes import cores
 
-DEFAULT_BYTES = 2 << 30  # most for features and kept rows without a bound; chosen
+DEFAULT_BYTES = 2 << 30  # limit for features and kept rows without a bound; chosen
 # modules that load later, threads and allocator space; chosen, tests check the bound
 _LIBRARIES_BYTES = 96 << 20
 _JAX_BYTES = 300 << 20  # compiler and buffers of jax; chosen

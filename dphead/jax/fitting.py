@@ -71,7 +71,7 @@ def fit(
     LedgerError
         If the fit would exceed the budget, on all processes.
     """
-    refuse_traced()  # also with numpy's backend: jax would trace the head
+    refuse_traced()  # for numpy's backend too, because jax would trace the head
     own: dict[str, Any] = {"backend": "jax"}
     own |= {name: settings.pop(name) for name in _PARAMETERS & settings.keys()}
     if isinstance(method, Method):

@@ -99,9 +99,9 @@ class Head:
                 raise ValueError(
                     f"`{name}` was deleted or donated. Save the head before, or a copy."
                 )
-            same = own is fitted  # as None
+            same = own is fitted  # both are None
             if not (own is None or fitted is None or is_traced(own)):
-                # in the precision of jax at the fit
+                # compare in the precision that jax had at the fit
                 own = np.asarray(own)
                 theirs = fitted.astype(own.dtype)
                 same = own.dtype in (np.float32, np.float64)
@@ -127,7 +127,7 @@ def of_model(model: "DPHeadClassifier") -> Head:
     """Return the head of a fitted estimator, in the default precision of jax."""
     head = model.head_
     kind = jnp.result_type(float)  # float64 only if the process enabled x64
-    with own_settings():  # a guard of transfers would lose a charged head
+    with own_settings():  # jax's transfer guard could raise, and lose a charged head
         leaves: dict[str, Any] = {
             name: None if value is None else jnp.array(value, kind)
             for name, value in _arrays(model).items()

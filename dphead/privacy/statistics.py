@@ -34,9 +34,9 @@ from dphead.privacy.transform import (
 
 # Grids: the integer that stands for 1, as in `predictions`. Each was chosen, not
 # measured.
-MOMENT_RADIUS = 2**20  # for the longest vector of channel moments
-COUNT_SCALE = 2**10  # for one counted row: much finer than any noise
-HESSIAN_SCALE = 2**6  # for the largest weight p (1 - p) of a Hessian, 1/4
+MOMENT_RADIUS = 2**20  # norm of the longest vector of channel moments
+COUNT_SCALE = 2**10  # integer of one counted row: much finer than any noise
+HESSIAN_SCALE = 2**6  # integer of a Hessian's largest weight p (1 - p), 1/4
 
 
 @dataclass(frozen=True)

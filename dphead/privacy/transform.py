@@ -26,7 +26,7 @@ FINE_BITS = 20  # bits of a row's largest entry before the clip
 # Rows with all entries below this become zeros, so that `fine` divides by a power of
 # two that does not underflow.
 SMALLEST_ENTRY = 2.0**-900
-MAX_FEATURES = 2**22  # this many squares of FINE_BITS integers add up in int64
+MAX_FEATURES = 2**22  # int64 holds the sum of this many squares of FINE_BITS integers
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,8 +94,8 @@ WIDEST_UNNOISED_GRAM = 4096  # columns: the solution takes 1 GB; chosen
 # gradient steps with momentum until convergence, with weight decay
 # UNNOISED_DECAY / n; the same table
 UNNOISED_DECAY = 0.3
-# Steps, step size and momentum by loss. Sigmoids curve half as much, and their sums
-# take ten times as long; ablation, "label sets without noise".
+# Steps, step size and momentum by loss. The sigmoid loss has half the curvature, and
+# its sums take ten times as long; ablation, "label sets without noise".
 UNNOISED_DESCENTS = {"softmax": (200, 3.0, 0.95), "sigmoid": (100, 12.0, 0.9)}
 # With sigmoids, steps beyond 40 and one per 100 rows gain 0.1 or less; the same table.
 UNNOISED_SIGMOID_FEWEST, UNNOISED_SIGMOID_ROWS = 40, 100
@@ -123,7 +123,8 @@ GAP_PER_PARAMETER = 0.45
 # Relative standard deviation of gaps up to GAP_KNOWN; above, it falls with the root of
 # the gap. expected: 93 % of 264 intervals of 90 % held.
 GAP_RELATIVE_SD, GAP_KNOWN = 0.6, 0.03
-# Up to so many classes, large gaps are not known better; expected, "Two classes".
+# Up to this number of classes, GAP_RELATIVE_SD holds for large gaps too; expected,
+# "Two classes".
 FEW_CLASSES = 5
 NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
 

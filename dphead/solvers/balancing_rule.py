@@ -58,7 +58,7 @@ def better_head(
     adjusted = adjusted_head(head, sizes / sizes.sum())
     statistic = ClassCorrectCounts(facts.n_classes)
     after = yield Request(AFTER, statistic, params_of(adjusted))
-    # more correct rows are fewer wrong rows: the mean of both changes has less noise
+    # each new correct row is one wrong row fewer: average both counts, for less noise
     change = (after.value - before.value) @ np.array([0.5, -0.5])
     gain = float((change / sizes).mean())
     noise = (before.noise_sd**2 + after.noise_sd**2) / 2

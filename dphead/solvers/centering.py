@@ -30,7 +30,7 @@ _COUNT_PART = 0.1
 # The count replaces n_rows if it differs by more than so many standard deviations of
 # its noise; chosen.
 COUNT_DEVIATIONS = 2.0
-# least typical length of centered unit rows: noise could make it zero; chosen
+# lower bound on the typical length of centered rows, which noise could make 0; chosen
 _SHORTEST = 0.1
 
 

@@ -96,7 +96,7 @@ def on_all_classes(
     found = _on_new(facts, seen, noise, units, gap)
     careful = None
     if facts.n_classes <= FEW_CLASSES and facts.group_cap == 1:
-        # Heads of high accuracy have small gaps, and noise can feign such an accuracy.
+        # Noise can make the accuracy look high and so the gap small: assume less.
         likely = max(chance, seen - noise)
         gap = min(overfit(facts, descent, likely, units), most)
         careful = _on_new(facts, seen, noise, units, gap, known=gap)
@@ -160,13 +160,13 @@ def _on_new(
     gap : float
         Expected loss of accuracy on new rows.
     known : float
-        Gap above which gaps are known better, relative to their size.
+        Gap above which the relative error of gaps decreases.
     """
     # binomial variance of a share of `units` trials, not 0 where all rows are correct
     sampling = max(seen * (1 - seen), 1 / units) / units
-    # With groups, large gaps are not known better: the gap is 0.1 to 2 times the gap of
-    # independent groups, by how alike a group's rows are, which is private
-    # (benchmarks/results/expected, "Other people").
+    # With groups, large gaps have the full relative error: a gap is 0.1 to 2 times the
+    # gap of independent groups. The factor depends on how similar the rows of a group
+    # are, which is private (benchmarks/results/expected, "Other people").
     known = known if facts.group_cap == 1 else gap
     gap_variance = GAP_RELATIVE_SD**2 * gap * min(gap, known)
     sd = math.sqrt(noise**2 + sampling + gap_variance)

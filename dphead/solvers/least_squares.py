@@ -49,8 +49,8 @@ _GRAM_SHARE = Setting(
     "`gram_share`, a rule without data: results/ablation",
     option=True,
 )
-# gram_share if class Gram matrices are released too: trials on training rows, not
-# stored
+# default of gram_share if class Gram matrices are released too: trials on training
+# rows, not stored
 _SHARE_BESIDE_CLASS_GRAMS = 0.35
 _CLASS_GRAMS = Setting(
     "Also release one Gram matrix for each class.", source=TRIALS, option=True

@@ -84,5 +84,5 @@ def _no_mesh() -> AbstractContextManager[None]:
 
     try:
         return jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ()))
-    except ValueError:  # inside of jit, where the caller chose the mesh
+    except ValueError:  # within jit, the caller's mesh applies
         return nullcontext()

@@ -34,8 +34,8 @@ _EDGE_SHARE = 0.4
 # Steps on residuals are taken below this n·mu per feature. Above, the noise of a Gram
 # matrix is small, and clipping biases the weights; results/tables, "Regression".
 _NOISY = 50
-# With fewer features, noise is small in either way, and clipping costs more; the same
-# table: 13 features lost, and 64 gained.
+# With fewer features, both ways have little noise, and clipping costs more. In the same
+# table, a set of 13 features lost accuracy, and a set of 64 gained.
 _FEWEST_FEATURES = 64
 # Largest residual of a row of norm sqrt(1 + _CONSTANT²), at each step, in units of half
 # of the target's range. Later residuals are smaller, and so is their noise. This, the
@@ -43,8 +43,8 @@ _FEWEST_FEATURES = 64
 # results/tables has what they are worth.
 _RESIDUALS = (0.5, 0.5, 0.3, 0.3, 0.2, 0.2)
 _GRAM_SHARE = 0.4  # share of mu² of the features' Gram matrix
-# Centered rows are divided by this multiple of their typical length. A smaller one
-# clips more rows in the Gram matrix, but not in the residuals, so that steps would be
+# Centered rows are divided by this multiple of their typical length. A smaller multiple
+# would clip more rows in the Gram matrix but not in the residuals. Steps would then be
 # too long.
 _STEPS_CLIP = 0.8
 _CONSTANT = 0.5  # appended to rows, for the intercept; chosen

@@ -101,7 +101,7 @@ def candidates(n_rows: float, gram_sd: float, n_features: int) -> np.ndarray:
     LEAST_OF_ROWS n. The largest λ is n, where W is nearly the class-sum head, or
     _LEAST_RANGE times the smallest λ if this is larger.
     """
-    # far below the edge, the estimate's spread hides all differences (claim S)
+    # far below the edge, the estimate is too noisy to compare values of λ (claim S)
     edge = spectral_edge(LEAST_EDGE_SHARE * gram_sd, n_features)
     low = max(LEAST_OF_ROWS * n_rows, edge)
     high = max(float(n_rows), _LEAST_RANGE * low)

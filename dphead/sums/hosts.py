@@ -240,7 +240,7 @@ def bounds(n_rows: int, processes: int) -> list[int]:
 
     Part i holds the slots bounds[i] to bounds[i + 1] - 1. Each slot is in one part.
     """
-    # in Python's integers: no n_rows times processes overflows
+    # Python's integers: n_rows times processes cannot overflow
     return [i * n_rows // processes for i in range(processes + 1)]
 
 

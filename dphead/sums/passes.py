@@ -137,7 +137,7 @@ def checked_sum(
 
     if block_sum.parallel:
         totals = on_every_core(add, checked(), empty)
-    else:  # without threads, because this block sum already uses every core or a device
+    else:  # no threads: this block sum already uses every core, or a device
         totals = reduce(lambda out, item: add(item, out), checked(), empty())
     count.check()  # raises before anyone uses a value of this pass
     return _each(_whole, asks, totals)

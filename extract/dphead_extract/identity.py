@@ -91,12 +91,12 @@ def identify(
         known = _of_shard(index, source, n_rows, seen, joined)
     elif index is not None:
         known = recognized(index.overlaps(seen))
-    # otherwise the unfinished file already passed this check
+    # an unfinished file without an id system has passed this check before
     if begun is None or people.system is not None:
         people.check(given or begun or joined or known, groups)
     if shard.count > 1:
         if known is not None and index is not None:
-            index.add(known, seen)  # as `claim`, before a file has the id
+            index.add(known, seen)  # before a file has the id, as in `claim`
         of_all = shared_identifiers(output, source.digest, given, known)
         return Identity(*of_all, recognized=known)
     if index is None:
@@ -117,7 +117,7 @@ def _of_shard(
     """
     found = _overlaps(index, source, n_rows, seen)
     if begun is not None and begun not in [o.dataset_id for o in found[:1] if o.same]:
-        # images of other shards belong to this data set
+        # the images of other shards belong to the data set that was begun
         found = _overlaps(index, source, n_rows, seen, begun)
     return recognized(found, begun)
 

@@ -22,8 +22,8 @@ from PIL import Image, UnidentifiedImageError
 # twice its limit (179 megapixels), or one with a damaged EXIF block.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# The formats whose samples are understood here. Others would be opened by what their
-# bytes look like, an EPS by Ghostscript.
+# Only these formats are opened. Pillow would choose others by their first bytes, and
+# run Ghostscript for an EPS.
 Image.init()
 _UNDERSTOOD = [
     *("PNG", "JPEG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "AVIF"),
@@ -45,7 +45,7 @@ _PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")  # chunks of PNG, section 11.3.3
 # An image keeps this many times the length that a crop needs. A choice: without the
 # bound, a strip of 1 x 60,000 pixels would be enlarged to gigabytes before the crop.
 _MOST_BEYOND = 64
-# Turns an image upright, for each orientation (EXIF 2.32, section 4.6.4).
+# The operation that turns an image upright, by orientation (EXIF 2.32, section 4.6.4).
 _TURNS = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],

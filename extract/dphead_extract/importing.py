@@ -41,8 +41,8 @@ from dphead_extract.sources.npz import array_files
 from dphead_extract.sources.schema import Schema
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
-# Increase it if the same file gives other rows than before, so that no import goes on
-# which an earlier version began: one person would have two ids in it.
+# Increase this number if a file would be read differently than before. An import that
+# an earlier version began is then refused: a person could get two ids in one file.
 _READING = 2
 
 
@@ -244,8 +244,8 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
         dataset_id=options.dataset_id,
     )
     if options.same_data_as is not None:
-        # other embeddings have other digests, so the caller must ensure that the rows
-        # are the same
+        # digests of different embeddings differ, so the caller must ensure that the
+        # rows are the same
         with open_same(options.same_data_as, options.dataset_id, n_rows) as other:
             header.dataset_id = other.dataset_id
     else:

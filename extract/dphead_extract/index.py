@@ -28,8 +28,8 @@ _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
 _ENDING = ".digests"
 # Entry of pairs: a digest in another entry, and the canonical digest of its image.
 ALIASES = "aliases"
-# Ending of the entry of a data set's marks: of blocks of rows with all images in the
-# index, and of data sets that shared notably many images with it before it grew.
+# Ending of a data set's entry of marks. A mark names a block of rows with all images in
+# the index, or a data set that shared notably many images before one of the two grew.
 _MARKS = ".blocks"
 _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. The user
@@ -71,7 +71,7 @@ class Overlap:
         return self.shared > _SAME * max(self.own, self.theirs)
 
     def order(self) -> tuple[bool, int, str]:
-        """Return the place among overlaps: `same` first, then by shared images."""
+        """Return the sort key of overlaps: `same` first, then most shared images."""
         return not self.same, -self.shared, self.dataset_id
 
     @property
@@ -79,8 +79,8 @@ class Overlap:
         """Return whether the user must decide about the shared images.
 
         True if images are shared and one of these holds: the shared images are at least
-        a twentieth of the smaller data set, or a twentieth of either data set is in
-        other data sets, or one of both holds for two parts (`in_part`).
+        a twentieth of the smaller data set; a twentieth of either data set is in other
+        data sets; or one of these two conditions holds for parts (`in_part`).
         """
         return self.shared > 0 and (
             self.in_part
@@ -152,7 +152,7 @@ class ImageIndex:
         return (found + found[:1] * _FORMS)[:_FORMS]
 
     def keyed(self, text: str, size: int) -> bytes:
-        """Return a digest of a text, `size` bytes, under the index's key."""
+        """Return the digest of a text under the index's key, with `size` bytes."""
         key = self._key()
         return hashlib.blake2b(text.encode(), digest_size=size, key=key).digest()
 
@@ -272,13 +272,13 @@ class ImageIndex:
     def check_new(self) -> None:
         """Raise an error if this index cannot get people who are declared new.
 
-        A home's own index can: it is looked at with all ledgers of the home.
+        A home's own index never raises: dphead reads it with the home's ledgers.
         """
 
     def settle(self, write: bool = False) -> None:
-        """Raise FormatError if another index has the id systems of this home.
+        """Raise FormatError if a different index keeps the id systems of this home.
 
-        With `write`, this index gets them, durably, unless another one has them.
+        With `write`, record durably that this index keeps them, unless another does.
         """
         note, own = self.root / "store", os.path.relpath(self.folder, self.root)
         if write and self.settled() is None:
@@ -295,11 +295,11 @@ class ImageIndex:
             )
 
     def settled(self) -> str | None:
-        """Return the folder, in the home's, of the index that has its id systems."""
+        """Return the folder of the index that keeps the home's id systems, or None."""
         note = self.root / "store"
         if note.exists():
             return note.read_text()
-        # of an earlier version
+        # an index of an earlier version has no note
         return "." if any(self.root.glob(f"*{_ENDING}")) else None
 
     def _aliases(self) -> np.ndarray:
@@ -325,7 +325,7 @@ class ImageIndex:
     def sharing(self, dataset_id: str) -> list[Overlap]:
         """Return the data sets that share notably many images with a data set.
 
-        They also share notably many if they did so before one of the two grew.
+        This includes data sets that did so before one of the two grew.
         """
         images, *parts = map(self.images, (dataset_id, *self._parts(dataset_id)))
         others = self.overlaps(images, dataset_id, parts) if len(images) else []
@@ -392,7 +392,7 @@ class ImageIndex:
         entries = (name, *self._parts(name))
         theirs = [_canonical(self._stored(one), pairs) for one in entries]
         found = product(own, theirs)
-        next(found)  # all images of both
+        next(found)  # skip the pair of all images
         return any(
             (shared := _common(*pair)) > 0
             and (
@@ -479,7 +479,7 @@ def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     `digests` is (n,), canonical digests only, or (n, forms).
     """
-    # without digests, as of a shard without a readable image, numpy infers no length
+    # numpy cannot infer a length without digests (a shard without a readable image)
     forms = digests.reshape(len(digests), -1 if digests.size else 1).astype(np.uint64)
     own = forms[:, :1]
     pairs = np.stack([forms, np.broadcast_to(own, forms.shape)], axis=-1)
@@ -489,7 +489,7 @@ def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _canonical(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """Return the sorted distinct digests, with those in `pairs` replaced."""
     others, first = np.unique(pairs[:, 0], return_index=True)
-    # twice: the levels of deep samples in RGB, the same in gray, the samples
+    # two steps: from levels in RGB to levels in gray, and from these to samples
     for _ in range(2 if len(others) else 0):
         at, found = _search(others, digests)
         digests = np.where(found, pairs[first[at], 1], digests)
@@ -544,11 +544,11 @@ def _make_private(folder: Path) -> None:
     try:
         missing = [one for one in (folder, *folder.parents) if not one.exists()]
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for one in missing:  # ledgers are in the same home later
+        for one in missing:  # sync, because ledgers will be in the same home
             sync_path(one.parent)
         writable = os.access(folder, os.W_OK)
     except OSError as error:
-        # no folder can be made beside or below a file: nobody has this index
+        # a file is in the place of a folder, so nobody can have this index
         if error.errno not in (*FOREIGN, errno.EEXIST, errno.ENOTDIR):
             raise
         writable = False

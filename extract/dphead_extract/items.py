@@ -25,7 +25,7 @@ _INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
 # not longdouble, because distinct values could become equal in float64
 _FLOATS = {float, np.float16, np.float32, np.float64}
 _LONGEST = 10**4000  # whole numbers below it can be written in decimal digits
-# as spreadsheets write a long number: 1.10101E+17, or with a comma
+# long numbers as spreadsheets shorten them: 1.10101E+17, or with a comma
 _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+[eE]\+?|[eE]\+)[0-9]+")
 _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 
@@ -158,7 +158,7 @@ def _items(held: Any) -> np.ndarray:
             f"{tuple(held.shape)}. Select one column, such as `table['label']`."
         )
     if hasattr(held, "codes") and hasattr(held, "categories"):
-        named = [*_items(_held(held.categories)), None]  # the last item is for code -1
+        named = [*_items(_held(held.categories)), None]  # code -1: the last one
         return np.fromiter((named[code] for code in held.codes), object, len(held))
     if not hasattr(held, "__array__"):
         return np.fromiter(held, object, len(held))
@@ -276,7 +276,7 @@ def check_exact(groups: Any) -> None:
         if type(item) in _FLOATS:
             kind = dtype.type if dtype.kind == "f" else type(item)
             rounded = abs(float(item)) >= _whole_below(kind)
-            # their fractions are other numbers than those of the same texts
+            # a rounded fraction is not the number that its text names
             rounded |= kind in (np.float16, np.float32) and item % 1 > 0
         elif isinstance(item, str | bytes):
             name = name_of(item) or ""

@@ -28,7 +28,7 @@ _OF_IMAGES = " (`dphead extract` writes a file of images)"
 
 @dataclass(frozen=True)
 class People:
-    """Hold what is declared of the people of a data set, and the index of people.
+    """Hold the declaration of a data set's people, and the index of people.
 
     Attributes
     ----------
@@ -215,7 +215,7 @@ class People:
         people = self._digests(groups)
         whose = f"of {len(people):,} people"
         self._refuse_known(people, whose, dataset_id, joining)
-        if self.new:  # also of files that were not declared new, or not to the end
+        if self.new:  # check files too whose declaration was missing or interrupted
             others = entry[entry != system]
             whose = "people in files of this data set"
             self._refuse_known(others, whose, dataset_id, joining)
@@ -260,7 +260,7 @@ class People:
     def after_failure(self, given: str | None, drawn: str) -> str:
         """Return how to repeat a command that recorded people, and wrote no file.
 
-        `given` is the data set's id if it was typed, and `drawn` is the one of `keep`.
+        `given` is the data set's id if it was typed. `drawn` is the id of `keep`.
         """
         if not self.new or given is not None:
             return ""
@@ -307,18 +307,18 @@ class People:
         digests = groups_digests(self.index, dataset_id, groups).values()
         marks = [self._rows_mark(rows, groups, self.new), *map(groups_mark, digests)]
         for found in (np.append(self._digests(groups), np.uint64(system)), marks):
-            # also between the two: if a server loses the lock, another process may
-            # record the same people, and each process sees those of the other
+            # Check before each write: if a server loses the lock, two processes may
+            # record the same people, and each then sees the other's.
             self.check(dataset_id, groups, joining)
             self.index.extend(dataset_id, np.array(found, np.uint64))
 
     def recorded(self, dataset_id: str, rows: str, groups: np.ndarray) -> bool:
         """Return whether the people of a features file were recorded here.
 
-        Their data set has the ledger that its declaration says. Files of the same rows
-        can have other groups, so the groups count too, and nothing else of the rows.
-        People who were not declared new, as by a merge that died, are not new. Those
-        who were can be merged later.
+        Their data set has the ledger that its declaration names. Files of the same rows
+        can have different groups, so groups are compared too, but nothing else of the
+        rows. People who were not declared new, as after a merge that died, are not new.
+        People who were declared new can be merged later.
         """
         if self.index is None or self.system is None:
             return True
@@ -375,10 +375,10 @@ class People:
 def groups_digests(
     index: ImageIndex, dataset_id: str, groups: np.ndarray
 ) -> dict[str, str]:
-    """Return digests of the group of each row of a data set, by the name of the key.
+    """Return digests of the groups of a data set's rows, by the name of the key.
 
-    There is one for each key of people that this home has: a ledger may have been
-    moved to a team's server.
+    There is one digest for each key of people in this home, because a ledger may have
+    moved to a team's server, which has a different key.
     """
     found = hashlib.sha256(groups.astype("<i8").tobytes()).hexdigest()
     text, keys = f"groups {dataset_id} {found}", [index]
@@ -388,11 +388,11 @@ def groups_digests(
 
 
 def groups_mark(digest: str) -> int:
-    """Return the mark of declared groups in the entry of their data set."""
+    """Return the number that marks groups as declared, from their digest."""
     return int(digest[:16], 16)
 
 
 def rows_name(salt: str, config: Mapping[str, Any]) -> str:
-    """Return a name of the rows of a features file. Shards of a file share its salt."""
+    """Return a name for the rows of a features file, from its salt and shard."""
     shard = config.get("shard")
     return salt if shard is None else f"{salt} {shard['index']} of {shard['count']}"

@@ -138,7 +138,7 @@ def shared_identifiers(
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # name the whole file at once, and only if no process has named one
+        # write the whole file at once, and only if no process has written it
         write_private(path, json.dumps(drawn).encode(), once=True)
     except FileExistsError:
         drawn = _read_shared(path)
@@ -172,7 +172,7 @@ def _read_shared(path: Path) -> dict[str, str]:
 
 
 def blocks_of(file: FeaturesFile) -> range:
-    """Return the rows of a file among those of all shards; the step is a block's."""
+    """Return the first row of each block of a file, counted over all shards."""
     size, shard, first = file.config["block_rows"], file.config.get("shard"), 0
     if shard is not None:
         own = Shard(shard["index"], shard["count"])
@@ -211,7 +211,7 @@ def join_shards(paths: Sequence[str | Path], output: str | Path) -> None:
                         writer.append(block.pop("features"), block)
                 first += file.n_rows
             writer.finish()
-        # none are written if one of the shards' tables was removed
+        # write no table if the table of one shard is missing
         tables = [read_names(file.path, file.n_rows) or [] for file in files]
         if all(tables):
             write_names(output, [name for table in tables for name in table])

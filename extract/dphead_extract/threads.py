@@ -34,6 +34,6 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
 
 def _alone() -> None:
     """Set one torch thread in a new thread."""
-    # this call sets up a new thread; after the next line it would undo that line
+    # initialize torch in this thread now; later, it would undo the next line
     torch.get_num_threads()
     torch.set_num_threads(1)

@@ -176,7 +176,7 @@ def mass_outside(z: np.ndarray) -> float:
     """Return the normal probability below the first z and above the last z."""
     # Ratios beyond the grid: their mass is an infinite loss too.
     outside = float(ndtr(z[0])) + float(ndtr(-z[-1]))
-    return outside * (1 + 1e-6)  # far above what rounding of z can change
+    return outside * (1 + 1e-6)  # the factor is far above the effect of rounding z
 
 
 def on_grid(

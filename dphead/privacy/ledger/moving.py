@@ -280,7 +280,7 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
         within = _smaller(source.budget(), budget) == budget
         return counts is not None and within and {*source.query(_FIT_IDS)} <= known
     if not (digests := _digests(source)):
-        return source.meta(MOVED) is not None  # it had no charge and no budget
+        return source.meta(MOVED) is not None  # the source had no charge and no budget
     return _digests(target)[: len(digests)] == digests
 
 

@@ -202,7 +202,7 @@ def add_gradient(
         )
     _check_sum(out, wanted)
     keep = counting(statistic, rows, y, used)
-    # as `Chunk.scores`: one rounding each, so that the product is the reference's
+    # as in `Chunk.scores`: one rounding each, so that products equal the reference's
     with np.errstate(over="ignore"):
         rate = (
             np.minimum(rows.scale * ask.weights.step, MAX_SCORE_RATE) * POWERS_PER_NAT

@@ -27,7 +27,7 @@ from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import sound_blocks
 from dphead_extract.features.writing import FeaturesWriter, check_facts
 
-# keys that may differ between the files
+# keys of the configuration that may differ between the files
 _OWN = {
     *(*FEATURE_SPACE, "library_versions", "n_features", "dtype"),
     *("batch_size", "device", "amp"),
@@ -131,7 +131,7 @@ def _check_same_images(one: FeaturesFile, other: FeaturesFile) -> None:
 
 def _shared_facts(file: FeaturesFile) -> dict[str, Any]:
     """Return everything that the files must have in common."""
-    # `predict` decodes an image once, for all backbones
+    # equal ranges, because `predict` decodes an image once for all backbones
     decoded = {key: file.config["transform"].get(key) for key in ("bits", "intensity")}
     known = {"dataset_id": file.dataset_id, "salt": file.salt}
     return _shared_config(file) | decoded | known
@@ -145,12 +145,13 @@ def _header(files: list[FeaturesFile]) -> Header:
     """Return the header of the joined file, which records each file's backbone."""
     config = _shared_config(files[0])
     known = {field.name for field in fields(Header)} & set(config)
-    # a run with different rows of the same files must not resume or replace this one
+    # files with the same id but different rows must not resume or replace this file
     digests = [
         hashlib.sha256(file.block_digest.tobytes()).hexdigest() for file in files
     ]
     declared = [file.people for file in files if file.people is not None]
-    if declared:  # people who were declared new can be merged later
+    # prefer a file whose people are not new: new people can be merged later
+    if declared:
         config["people"] = min(declared, key=lambda people: people["new"])
     return Header(
         n_features=sum(file.n_features for file in files),

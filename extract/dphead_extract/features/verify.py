@@ -110,7 +110,7 @@ def blocks(file: FeaturesFile) -> Iterator[tuple[int, dict[str, np.ndarray], boo
     because a digest takes longer than reading.
     """
     size = file.config["block_rows"]
-    # without this test, no block would be checked
+    # otherwise a file without digests would pass without a check
     if size < 1 or len(file.block_digest) != -(-file.n_rows // size):
         raise FormatError(
             f"The digests of {str(file.path)!r} do not cover its {file.n_rows} rows. "

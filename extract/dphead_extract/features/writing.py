@@ -156,7 +156,7 @@ class FeaturesWriter:
         """
         key, there, here = _first_difference(file.config, self.config)
         if there != here:
-            if key in ("source_digest", "rows"):  # these are digests of private values
+            if key in ("source_digest", "rows"):  # digests of private values
                 there, here = "other images or labels", "these"
             raise _Refused(
                 f"{str(file.path)!r} was begun with another command: {key} was "
@@ -284,7 +284,7 @@ class FeaturesWriter:
             sync_path(self.path.parent)
         except OSError as error:
             raise self._full(error) from error
-        self.close()  # also unlocks: the .part has its final name now
+        self.close()  # unlocks too; the .part has its final name now
 
     def close(self) -> None:
         """Close the file; an unfinished .part stays and can be resumed."""
@@ -315,7 +315,7 @@ def _allocate(file: h5py.File, name: str, shape: tuple[int, ...], dtype: Any) ->
 
 
 def extents(file: h5py.File) -> _Places:
-    """Return where the columns' bytes lie in a file that `FeaturesWriter` made."""
+    """Return the position and length of each column in a file of `FeaturesWriter`."""
     columns: Any = file
     return {k: (columns[k].id.get_offset(), columns[k].nbytes) for k in sorted(file)}
 
@@ -344,14 +344,14 @@ def check_facts(
     facts: Callable[[FeaturesFile], dict[str, Any]],
     remedy: str,
 ) -> None:
-    """Raise FormatError unless two files have equal `facts`.
+    """Raise FormatError unless `facts` returns equal values for two files.
 
-    The error ends with `remedy`.
+    The error names the first difference, and ends with `remedy`.
     """
     key, a, b = _first_difference(facts(one), facts(other))
     if a != b:
         found = f"have {key} {a} and {b}"
-        # these would confirm guesses about rows
+        # do not show these values: they would confirm guesses about rows
         if key in ("salt", "source_digest", "rows"):
             found = "come from different extractions or sources"
         raise FormatError(

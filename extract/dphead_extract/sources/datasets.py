@@ -172,7 +172,7 @@ def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
     roles = columns.roles(names, path)
     unknown = sorted(set(names) - {image, *roles.values()})
     if unknown and not columns.declared:
-        # the name may be a misspelling of `group`
+        # an unknown column may be a misspelled `group`
         raise ExtractError(
             f"The column {unknown[0]!r} of {str(path)!r} has no role. Type --columns "
             "path=NAME,label=NAME,group=NAME with the names of your columns."
@@ -260,7 +260,7 @@ def _cells(table: TableFile, names: Sequence[str | None]) -> Iterator[tuple[Any,
     for part in table.read(wanted, _ROWS_TOGETHER):
         missing = [None] * part.num_rows
         for column in part.columns:
-            if pa.types.is_floating(column.type):  # of groups: a list has no type
+            if pa.types.is_floating(column.type):  # groups; lists have no type
                 check_exact(column)
         read = [
             missing if name is None else read_column(part.column(name)).tolist()

@@ -38,7 +38,7 @@ _SYSTEM_FOLDERS = (
     *("__macosx", "lost+found", "system volume information"),
 )
 _EXAMPLES = "class, split/class, any/class or any/split/class"
-# name, bytes, label, split and group of an image; None for what the source does not say
+# name, bytes, label, split and group of an image; None if the source does not have it
 Row = tuple[str, int, Any, Any, Any]
 
 

@@ -189,7 +189,7 @@ def open_embeddings(
         return np.concatenate(parts, axis=1)
 
     def read(rows: int, with_features: bool) -> Iterator[RowBlock]:
-        # without columns of roles, the first feature says how many rows there are
+        # without other columns, read the first feature to count rows
         extra = features if with_features else [] if roles else features[:1]
         for table in file.read([*roles.values(), *extra], rows):
             block: RowBlock = {role: table.column(name) for role, name in roles.items()}
