@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from dphead_extract.compiler import import_timm
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dphead.finetune.adapters import adapt
 from dphead.finetune.architectures import by_name, convert_batch_norms
@@ -223,7 +227,17 @@ def _check_scale(name: str, value: Scale, channels: int, least: float) -> None:
 
 
 def refuse_hooks() -> None:
-    """Raise ValueError if torch calls a hook for every module. It would see rows."""
+    """Raise ValueError if torch calls a hook or mode of the user's. It would see rows.
+
+    The mode of a default device is torch's own.
+    """
+    modes = _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
+    for mode in chain(*modes):
+        if not isinstance(mode, DeviceContext):
+            raise ValueError(
+                f"torch has a mode ({type(mode).__name__}) that would see the rows of "
+                "every operation. Leave its block `with`."
+            )
     for kind in _HOOKS:
         if getattr(nn.modules.module, f"_global_{kind}", None):
             raise ValueError(

@@ -386,7 +386,7 @@ class TorchSums:
         self.network = network
         self._gradients = PerExample(network.model, network.loss)
         most, fastest = _chunk_rows(network, self._gradients, memory)
-        wanted = min(batch, max(32, batch // 4), fastest)
+        wanted = min(max(1, batch), max(32, batch // 4), fastest)
         with one_thread():
             with WholeVectors() as seen:
                 self._fits(1)

@@ -9,6 +9,8 @@ from commands import dphead
 from finetune.core import images
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dphead import PrivateTraining
 from dphead.finetune.estimator import DPFinetuneClassifier
@@ -361,6 +363,33 @@ def test_a_global_hook_stops_the_loop_before_a_row_is_read(unread):
                 next(private)
         finally:
             hook.remove()
+
+
+class Seeing(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **kwargs or {})
+
+
+class SeeingMore(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("mode", [Seeing, SeeingMore])
+def test_a_mode_that_sees_every_operation_reads_no_row(mode, unread):
+    seen = pytest.raises(ValueError, match=f"mode .{mode.__name__}. that would see")
+    with training(module()) as private, mode(), seen:
+        next(private)
+
+
+def test_a_default_device_hinders_no_step():
+    with training(module()) as private, torch.device("cpu"):
+        assert next(private)
+
+
+def test_batches_that_are_expected_to_be_empty_release_noise():
+    with training(module(), sampling_prob=1e-3) as private:
+        assert next(private)["1.weight"].any()
 
 
 def test_a_training_releases_only_inside_its_block_and_is_opened_once():
