@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -485,13 +485,16 @@ def _check_seen(place: str | Path) -> None:
     )
 
 
-def check_store(url: str | None, moving: Ledger | None = None) -> None:
+def check_store(
+    url: str | None, moving: Ledger | None = None, merging: Collection[str] = ()
+) -> None:
     """Raise LedgerError if charged ledgers of this home are not in the store at a URL.
 
     Charges look for ledgers, images and people in one store: that of the team's server,
     or without `url` in the home. Other members do not count the fits in files, so all
     files with fits or a budget must move before this home uses the server. `moving`
-    moves now: then only other ledgers of its data set are refused.
+    moves now: then only other ledgers of its data set are refused. The ledgers of the
+    data sets `merging` are merged now.
     """
     _check_notes(url)
     if url is None or not has_home():
@@ -502,6 +505,7 @@ def check_store(url: str | None, moving: Ledger | None = None) -> None:
     kept = [
         one
         for name in names
+        if name not in merging
         for one in _files_of(name)
         if (one.fits != 0 or one.budget is not None)
         and not (moving and _one_file(one.path, moving.path))

@@ -13,6 +13,7 @@ from dphead_extract.people import People, rows_name
 from dphead.analysis.ledger_place import ledger_home, moved_to
 from dphead.fit.ledgers import (
     RowGroups,
+    check_store,
     data_set_of,
     holding,
     known_ledgers,
@@ -31,7 +32,7 @@ from dphead.privacy.ledger.moving import (
     holds_all,
     merge,
 )
-from dphead.privacy.ledger.server import is_on_server
+from dphead.privacy.ledger.server import is_on_server, team_url
 from dphead.privacy.ledger.store import MERGED, MOVED, PEOPLE, HeldLedger
 
 
@@ -96,6 +97,8 @@ def declare_people(
         with holding(book):
             _check_copies(dataset_id, book)
             ids = dict.fromkeys(one.dataset_id for one in (rows, *others))
+            if not new:
+                check_store(team_url(), merging=ids)
             ledgers = {
                 name: [opened.enter_context(closing(one)) for one in _ledgers_of(name)]
                 for name in ids

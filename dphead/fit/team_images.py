@@ -61,18 +61,20 @@ class TeamImages(ImageIndex):
         """Add images to an entry, here and in the home's index.
 
         Without the note, a home that knows the images would charge them to a file. Data
-        sets that only the home knows get the images that they share with this one. Then
-        the server has the overlap, for charges of other members.
+        sets of the home that share notably many images with this one get these images
+        too, and a mark. Then the server has the overlap, for charges of other members.
         """
+        self._note(dataset_id)
         own, decoded = self._decoded(digests)
         if self._home is not None and len(own):
-            for other in self._home.overlaps(own, dataset_id):
-                if other.notable:
-                    theirs = self._home.images(other.dataset_id)
-                    shared = np.isin(own, theirs).any(axis=1)
-                    self._note(other.dataset_id)
-                    super()._grow(other.dataset_id, digests[decoded][shared])
-        self._note(dataset_id)
+            now = [one for one in self._home.overlaps(own, dataset_id) if one.notable]
+            known = [*now, *self._home.sharing(dataset_id)]
+            for other in {one.dataset_id: one for one in known}.values():
+                theirs = self._home.images(other.dataset_id)
+                shared = np.isin(own, theirs).any(axis=1)
+                self._note(other.dataset_id)
+                super()._grow(other.dataset_id, digests[decoded][shared])
+                self._keep_marks(dataset_id, [self._pair(dataset_id, other)])
         super()._grow(dataset_id, digests)
         if self._home is not None and len(own):
             self._home.add(dataset_id, own)
@@ -155,21 +157,23 @@ class TeamPeople(TeamImages):
         The URL of the team's ledgers.
     folder : Path
         The folder of this machine's keys, one for each server.
-    check_new : function
-        Raises an error if no people can be declared new here.
+    check_people : function
+        Raises an error if no people can be declared here.
     """
 
     lock = "people"  # name of the server's lock
 
-    def __init__(self, url: str, folder: Path, check_new: Callable[[], None]) -> None:
+    def __init__(
+        self, url: str, folder: Path, check_people: Callable[[], None]
+    ) -> None:
         super().__init__(url)
-        self._check_new = check_new
+        self._check_people = check_people
         self._table = PEOPLE
         self.root, self.folder = folder, folder / server.store_id(url)
 
-    def check_new(self) -> None:
+    def check_people(self) -> None:
         """Raise an error if members would not count charges of this home."""
-        self._check_new()
+        self._check_people()
 
     def _read_key(self) -> bytes:
         """Return this machine's copy of the key that the first member made.

@@ -269,8 +269,8 @@ class ImageIndex:
         """Return whether a data set has an entry."""
         return bool(self._kept(dataset_id))
 
-    def check_new(self) -> None:
-        """Raise an error if this index cannot get people who are declared new.
+    def check_people(self) -> None:
+        """Raise an error if no people can be declared in this index.
 
         A home's own index never raises: dphead reads it with the home's ledgers.
         """

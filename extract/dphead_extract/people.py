@@ -300,8 +300,8 @@ class People:
         if self.index is None or self.system is None:
             return
         assert groups is not None
-        if self.new:
-            self.index.check_new()
+        if not joining:  # or the caller checks the ledgers that it does not merge
+            self.index.check_people()
         self.index.settle(write=True)
         system = self._mark("system", self.system)
         digests = groups_digests(self.index, dataset_id, groups).values()

@@ -1411,10 +1411,31 @@ def test_people_of_a_ledger_file_are_declared_on_a_server_only_after_it_moved(
     on_server(team, monkeypatch)
     declare = ("ledger", "people", clinic, path, "--new-people")
     assert "Type `dphead ledger move" in words(refusal(*declare))
-    assert not people_index().knows(id_of(path))
+    other = made(tmp_path, "other", 60)
+    for declare_other in (
+        ("ledger", "people", clinic, other),
+        (*year(tmp_path, "third", 120)[1], "--people", clinic),
+    ):
+        assert "would not count" in words(refusal(*declare_other))
+    assert not people_index().knows(id_of(path)) | people_index().knows(id_of(other))
     fitted("ledger", "move", path)
     fitted(*declare)
+    fitted("ledger", "people", clinic, other)
     assert open_ledger(None, id_of(path)).count_fits() == 1
+
+
+def test_one_command_merges_the_ledger_files_of_several_data_sets_on_a_server(
+    team, tmp_path, clinic, monkeypatch
+):
+    """Each file alone is refused, because the server does not have the other one."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    files = [made(tmp_path, name, first) for name, first in (("a", 0), ("b", 60))]
+    for path in files:
+        charged(path)
+    on_server(team, monkeypatch)
+    assert "would not count" in words(refusal("ledger", "people", clinic, files[0]))
+    fitted("ledger", "people", clinic, *files)
+    assert [fits_of(path) for path in files] == [2, 2]
 
 
 def test_a_server_has_one_key_of_people(team, tmp_path, monkeypatch):

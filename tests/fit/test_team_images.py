@@ -224,7 +224,7 @@ def test_all_charged_files_of_a_home_move_before_it_uses_a_server(team, monkeypa
             lambda: image_index().add(other, images()),
             lambda: charged_in_home(other),
             lambda: fix_budget(open_ledger(None, other), 1.0, 1e-5),
-            people_index().check_new,
+            people_index().check_people,
         )
         for use in uses:
             with pytest.raises(LedgerError, match="would not count the ledger") as said:
@@ -269,7 +269,7 @@ def test_a_home_that_has_used_one_server_uses_no_other_store(
             uses += [
                 lambda: image_index().claim(images()),
                 lambda url=url: move_ledger(file, url),
-                people_index().check_new,
+                people_index().check_people,
             ]
         for use in uses:
             with pytest.raises(LedgerError, match="its line from") as said:
@@ -306,6 +306,30 @@ def test_a_server_gets_the_images_that_another_data_set_of_the_home_shares(
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
     with pytest.raises(LedgerError, match=r"\(1 fits\) of data set .* holds 10 of"):
         fix_budget(Ledger(url, second), 3.0, 1e-5)
+
+
+def test_a_server_learns_the_overlaps_that_a_home_has_marked(team, monkeypatch):
+    """The two data sets grew, and then the shared images are less than a twentieth."""
+    pixels = np.random.default_rng(uuid.uuid4().int)
+    pixels = pixels.integers(0, 256, (216, 9), np.uint8)
+    first, second = uuid.uuid4().hex, uuid.uuid4().hex
+
+    def grow(dataset_id, *part, index=None):
+        index = index or image_index()
+        seen = [index.digests([one]) for one in pixels[slice(*part)]]
+        index.add(dataset_id, np.array(seen, np.uint64))
+
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    grow(first, 100)
+    grow(second, 96, 116)
+    grow(second, 96, 216)
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    index = TeamImages(team.url(CLIENT))
+    grow(first, 100, index=index)  # by another member
+    grow(second, 96, 216)
+    assert not any(one.notable for one in index.overlaps(index.images(second), second))
+    for one, other in ((first, second), (second, first)):
+        assert [found.dataset_id for found in index.sharing(one)] == [other]
 
 
 def test_a_file_is_charged_before_or_after_a_home_begins_to_use_a_server(
