@@ -1,6 +1,7 @@
 """`dphead export` as a user sees it."""
 
 import os
+import re
 
 import pytest
 from commands import (
@@ -12,6 +13,9 @@ from commands import (
     run_of,
     words,
 )
+
+from dphead.cli.export import export
+from dphead.export.exporting import FORMATS
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +37,11 @@ def test_it_says_what_was_written_how_to_load_it_and_what_it_guarantees(run):
     assert "/proc/none" in refusal(*other, "/proc/none/out")
     fitted(*other, run.parent / "elsewhere")
     assert (run.parent / "elsewhere/head.py").exists()
+
+
+def test_the_help_says_what_each_format_holds():
+    (to,) = (option for option in export.params if option.name == "to")
+    assert set(FORMATS) <= set(re.findall(r"\w+", to.help))
 
 
 def test_a_head_without_privacy_says_so(tmp_path):

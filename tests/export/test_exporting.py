@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,8 @@ TRANSFORMS = {
     "normalized": RowTransform(False, CENTER, SCALE),
     "on axes": RowTransform(True, CENTER[:5]),
 }
+# formats of a head alone; each has a module `TO_head.py`, which the export copies
+HEADS = [to for to, (place, _) in FORMATS.items() if place.startswith(heads.__name__)]
 AXES = PublicAxes(np.linalg.qr(RNG.normal(size=(12, 5)))[0])
 
 
@@ -140,11 +143,33 @@ def test_a_sklearn_head_predicts_as_dphead_does(run, tmp_path, name, loss, m):
         assert_same_scores(classifier.decision_function(x), z)
 
 
-@pytest.mark.parametrize("module", [torch_head, sklearn_head])
-def test_an_exported_head_has_every_link_and_refuses_others(run, tmp_path, module):
+@pytest.mark.parametrize("to", HEADS)
+@pytest.mark.parametrize(
+    "name, loss", [*((name, "softmax") for name in TRANSFORMS), ("bare", "sigmoid")]
+)
+def test_each_format_of_a_head_has_its_probabilities(run, tmp_path, to, name, loss):
+    """A row that is not finite has none: NaN, or an error of the other software."""
+    with_head(run, tmp_path / "run", TRANSFORMS[name], loss)
+    export(tmp_path / "run", to, tmp_path / "out")
+    trained = Trained(tmp_path / "run", *open_head(tmp_path / "run"), {}, None)
+    answer = getattr(heads, to.upper()).load(trained, tmp_path / "out")
+    x = hostile_rows()
+    for row in (2, 3):
+        with suppress(ValueError):
+            assert np.isnan(np.asarray(answer(x[row : row + 1]))).all()
+    x = np.delete(x, [2, 3], axis=0)
+    scores = trained.linear.scores(x)
+    usual = np.abs(scores).max(axis=1) < 700  # beyond, all of sigmoids can be zero
+    expected = probabilities(scores, loss)
+    assert_allclose(np.asarray(answer(x))[usual], expected[usual], atol=1e-4)
+
+
+@pytest.mark.parametrize("to", HEADS)
+def test_an_exported_head_has_every_link_and_refuses_others(run, tmp_path, to):
     """It is copied, and imports no list: a new link would be taken for softmax."""
+    module = import_module(f"dphead.export.{to}_head")
     assert set(module.LINKS) == {loss.link for loss in LOSSES.values()}
-    export(run, module.__name__.split(".")[-1].split("_")[0], tmp_path / "out")
+    export(run, to, tmp_path / "out")
     path = tmp_path / "out/head.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"link": "new"}))
     with pytest.raises(ValueError, match="sigmoid, got new"):
@@ -239,7 +264,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(run, tmp_path):
         export(network, "torch", tmp_path / "out")
 
 
-@pytest.mark.parametrize("to", ["torch", "sklearn"])
+@pytest.mark.parametrize("to", HEADS)
 def test_written_files_that_differ_from_the_head_are_refused(
     run, tmp_path, monkeypatch, to
 ):
@@ -252,7 +277,7 @@ def test_written_files_that_differ_from_the_head_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("to", ["torch", "sklearn"])
+@pytest.mark.parametrize("to", HEADS)
 def test_a_format_that_writes_other_weights_and_compares_nothing_is_refused(
     run, tmp_path, monkeypatch, to
 ):
@@ -273,7 +298,7 @@ def test_a_format_that_writes_other_weights_and_compares_nothing_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("to", ["torch", "sklearn"])
+@pytest.mark.parametrize("to", HEADS)
 @pytest.mark.parametrize("name, why", [("bare", ""), ("unit", "too large")])
 def test_a_head_of_large_scores_is_exported(run, tmp_path, monkeypatch, to, name, why):
     """Rows of smaller norm are compared, if the norm changes the scores."""

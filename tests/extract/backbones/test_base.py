@@ -13,6 +13,7 @@ from dphead_extract.backbones.fixed_filters import FixedFilters
 from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.declared import Option, settings_of
 from dphead_extract.options import NATURAL
+from dphead_extract.threads import one_thread
 from torch import nn
 
 from dphead.fit.files import backbone_options
@@ -62,15 +63,34 @@ FEW = {"scatter_j": (1,), "scatter_l": 2}  # deep-patches takes seconds for many
 IMAGES = "dphead_extract.backbones.deep_patches.N_SYNTHETIC"
 
 
+def few(name):
+    return {k: v for k, v in FEW.items() if k in TRAITS[name].settings}
+
+
+@pytest.mark.parametrize("name", sorted(TRAITS))
+def test_an_images_bits_depend_on_no_other_image_nor_on_its_place(name, monkeypatch):
+    """In batches of one shape, as extraction makes them."""
+    monkeypatch.setattr(IMAGES, 40)
+    options = BackboneOptions(name, image_size=16, settings=few(name))
+    net = load_backbone(options, (16, 16), True).module
+    x = torch.rand(9, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    with one_thread(), torch.inference_mode():
+        found = net(x)
+        for k in range(1, len(x)):
+            assert torch.equal(net(x.roll(k, 0)).roll(-k, 0), found)
+        others = 1 - x
+        others[0] = x[0]
+        assert torch.equal(net(others)[0], found[0])
+
+
 @pytest.mark.parametrize("name", sorted(TRAITS))
 def test_each_option_of_a_family_is_recorded_and_restored(name, monkeypatch):
     """Otherwise a head would take features of another kind as its own."""
     monkeypatch.setattr(IMAGES, 40)
     made = {"image_size": (16, 16), "channels": 3}
-    few = {k: v for k, v in FEW.items() if k in TRAITS[name].settings}
 
     def built(settings=(), **changes):
-        given = made | changes | {"settings": few | dict(settings)}
+        given = made | changes | {"settings": few(name) | dict(settings)}
         backbone = load_backbone(BackboneOptions(name, **given), (16, 16), True)
         kept = {"backbone_kwargs": backbone.kwargs, "transform": backbone.transform}
         return json.loads(json.dumps({"backbone": name, **kept}))
