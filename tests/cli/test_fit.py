@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import click
 import numpy as np
@@ -13,6 +14,7 @@ from commands import (
     CLASSES,
     LS,
     NOT_PRIVATE,
+    OF_IMAGES,
     charges,
     contents,
     dphead,
@@ -69,6 +71,27 @@ def test_a_dry_run_prints_the_releases_and_touches_nothing(features, run, monkey
     assert "This fit takes about 1 second on this machine.\nNo kernels." in done.out
     assert not run.exists()
     assert not ledger_home().exists()
+
+
+def test_the_tour_shows_what_a_fit_prints(tmp_path, monkeypatch):
+    """But for digits, and for the classes of the tour's test images. `make tour` writes
+    the page again.
+    """
+    monkeypatch.chdir(tmp_path)
+    # about as many rows as in the tour, so that an accuracy is expected of them
+    splits = {"split": np.arange(3000) % 2, "split_names": ("train", "test")}
+    features_file(Path("f.h5"), 3000, **splits, **OF_IMAGES)
+    fitted("ledger", "budget", "f.h5", "--epsilon", 3, "--delta", 1e-5)
+    typed = "--split train --test-split test -o run"
+    said = words(fitted("fit", "f.h5", *typed.split()).out)
+    page = (Path(__file__).parents[2] / "docs/tour.md").read_text()
+    shown = words(page.split(f"$ dphead fit digits.h5 {typed}\n")[1].split("\n\n")[0])
+
+    def masked(text):
+        text = re.sub(r" Classes .* (?=Budget )", " ", text)
+        return re.sub(r"[\d,]*\d(\.\d+)?", lambda n: "#" + "#" * len(n[1] or ""), text)
+
+    assert masked(said) == masked(shown)
 
 
 @pytest.mark.parametrize("budget", [None, 3.0])
