@@ -29,13 +29,13 @@ from dphead.privacy.rounding import rounded_down, rounded_up
     "--fits",
     type=values.NATURAL,
     default=1000,
-    help="Number of fits with the canary, and also without it.",
+    help="Number of fits with the canary. As many fits are without it.",
 )
 @click.option(
     "--confidence",
     type=values.Number(0.51, 0.999999),
     default=0.9999,
-    help="Joint confidence of the bounds, and also of the noise tests.",
+    help="Joint confidence of the bounds, and of the tests of the noise.",
 )
 @click.option(
     "-o", "--output", "out", type=values.PATH, help="Folder to write audit.json to."

@@ -52,7 +52,7 @@ def budget_lines(
         yield "none: a ledger in memory counts only this fit"
     elif n_fits:
         yield (
-            "! none, so no fit is refused. It is too late to set one. What was spent "
+            "! none, so no fit is refused. It is too late to set one. The total spent "
             "is a guarantee only if no fit was chosen by the results of another fit"
         )
     else:
@@ -183,8 +183,8 @@ def _unit_from_now_on(plan: Any) -> Iterator[str]:
         return
     yield (
         "! This first fit decides that all fits of its ledger protect groups. Later "
-        "fits can take another --group-cap, and each counts at its own. None can take "
-        "--protect image."
+        "fits can have a different --group-cap, and each counts at its own cap. No "
+        "later fit can take --protect image."
     )
 
 

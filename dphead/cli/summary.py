@@ -188,7 +188,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     if report.get("balanced") is False:
         yield (
             "Not balanced: released counts do not show that classes differ in size, or "
-            "tell that balancing is likely to lower the mean accuracy of the classes"
+            "they show that balancing would probably lower the classes' mean accuracy"
         )
     yield from (f"! {text}" for text in about_classes(report, test))
     if test is None:

@@ -202,7 +202,7 @@ def _prediction(path: Path) -> tuple[int, Any]:
     "--runs",
     type=values.MANY,
     default=3,
-    help="Number of simulated runs for each factor, each with another seed.",
+    help="Number of simulated runs for each factor, each with a different seed.",
 )
 @click.option(
     "--json",

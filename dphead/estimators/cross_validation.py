@@ -75,8 +75,9 @@ def cross_validate(
     Raises
     ------
     ValueError
-        If a setting is invalid, or under "add_remove" without groups: without one row,
-        other rows would be in other folds. Nothing is charged then.
+        If a setting is invalid, or under "add_remove" without groups, because the
+        removal of one row would move others to different folds. Nothing is charged
+        then.
     LedgerError
         If all folds together would exceed the budget. Nothing is charged then.
 
@@ -170,8 +171,9 @@ def folds_of_rows(
         return np.where(ids == UNGROUPED, -1, ids % folds)
     if estimator.relation == "add_remove":
         raise ValueError(
-            "`cross_validate` needs `groups` for the relation add_remove: without one "
-            "row, other rows would be in other folds. Use zero_out or replace_one."
+            "`cross_validate` needs `groups` for the relation add_remove, because the "
+            "removal of a row would move others to different folds. Use zero_out or "
+            "replace_one."
         )
     # the seed is public, so the shuffle depends only on the number of rows
     return np.random.default_rng(0).permutation(n_rows) % folds

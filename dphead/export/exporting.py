@@ -94,7 +94,7 @@ def export(
     ------
     ValueError
         If the folder holds no head, was modified, or cannot be exported to this format,
-        or if the written files have other scores. Then no files remain.
+        or if the written files give different scores. Then no files remain.
     """
     run, out = Path(run), Path(out)
     if to not in FORMATS:

@@ -329,8 +329,8 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     if _moved(first, again):
         raise ValueError(
             "The gradient of an image must not depend on earlier images or on chance, "
-            "got another gradient at the second call. Remove state that the module or "
-            "the loss keeps between calls."
+            "got a different gradient at the second call. Remove state that the module "
+            "or the loss keeps between calls."
         )
     if _moved(first, chunk):
         raise ValueError(

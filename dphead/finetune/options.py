@@ -127,7 +127,7 @@ class FinetuneOptions(RunOptions):
         replace(
             MEMORY,
             help="Memory for the per-example gradients of a chunk of images, such as "
-            "2GB. Default: what is available on a CPU, at most 2 GB; half on a GPU.",
+            "2GB. Default: on a CPU, the free memory, at most 2 GB; on a GPU, half.",
         ),
     ] = None
     device: Annotated[

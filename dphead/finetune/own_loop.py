@@ -159,7 +159,7 @@ class PrivateTraining:
         Group (person) of each row.
     group_cap : int, default=None
         Number of rows used per group: the first ones. The training then protects
-        groups, and `sampling_prob` is of a group. Its gradient is the mean over its
+        groups, and `sampling_prob` applies to groups. Its gradient is the mean over its
         rows.
     vocabulary : int, default=None
         Number of tokens. Features are then integers from 0 to vocabulary - 1, which

@@ -215,7 +215,7 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
             f"The people in {found} are not recorded here, so dphead cannot tell "
             "which ledger counts them. If they were declared or fitted with another "
             "DPHEAD_HOME or DPHEAD_LEDGER, set it: the ledger there has these fits. A "
-            "declaration here does not count them. If there are none, type "
+            "declaration here does not count them. Without such fits, type "
             f"{rows.command(declared['system'], people.new)}."
         )
     if people.new:

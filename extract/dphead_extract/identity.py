@@ -70,9 +70,8 @@ def identify(
     index, people, groups = options.index, options.people, source.group
     if options.new_data_set and (given or options.same_data_as or people.shared_id):
         raise ExtractError(
-            "--new-data-set cannot be combined with --dataset-id or --same-data-as, "
-            "and with --people only if all people are new (--new-people). Remove one "
-            "of the two."
+            "--new-data-set cannot be combined with --dataset-id, --same-data-as, or "
+            "--people without --new-people. Remove one of the two options."
         )
     if options.same_data_as is not None:
         with open_same(options.same_data_as, given, n_rows) as other:

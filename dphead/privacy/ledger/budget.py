@@ -215,8 +215,8 @@ def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
         found = f"the relation {relation}" if relation == "replace_one" else found
         raise LedgerError(
             "The first fit of this budget had random batches. A second fit then needs "
-            "the neighboring relation zero_out or add_remove, no random batches with a "
-            "group cap above 1 and no random allocation in any fit, got "
+            "the neighboring relation zero_out or add_remove, and no fit may have "
+            "random batches with a group cap above 1, or random allocation. Got "
             f"{found}. Nothing was charged. Change the second fit. If the first fit is "
             "the cause, this budget takes "
             "no other fit."

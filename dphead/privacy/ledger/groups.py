@@ -25,9 +25,9 @@ class Groups:
 
     Guarantee
     ---------
-    Fits with different groups are refused, unless all are of one declared id system,
-    and so is a fit whose groups cannot be compared. Nobody without a key can test a
-    guess about a group.
+    Fits with different groups are refused, unless all groups are of one declared id
+    system. A fit is also refused if its groups cannot be compared. Nobody without a
+    key can test a guess about a group.
     """
 
     digests: Mapping[str, str]

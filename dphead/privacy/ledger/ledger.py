@@ -316,8 +316,8 @@ class Ledger(LedgerFile):
             found = (f"{relation} with cap {cap}" for relation, cap in kinds)
             raise LedgerError(
                 "All releases of a fit must have one relation and one group cap, got "
-                f"{', '.join(sorted(found)) or 'no release'}. Plan all releases with "
-                "the same two."
+                f"{', '.join(sorted(found)) or 'no release'}. Use one relation and one "
+                "group cap for all releases."
             )
         ((relation, cap),) = kinds
         check_epochs(specs)

@@ -180,7 +180,7 @@ def _labels(file: FeaturesFile) -> Iterator[_Problem]:
         yield what, np.flatnonzero(~file.valid)
     if file.class_names is None:
         if (file.labels >= 0).any():
-            yield "labels are there but the classes were not declared (--classes)", None
+            yield "there are labels, but no declared classes (--classes)", None
     elif (file.labels == -1).all():
         yield "no row has a label", None
     else:

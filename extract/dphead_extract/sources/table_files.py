@@ -443,7 +443,7 @@ def _numbers(column: Any, where: str) -> np.ndarray:
                     raise ExtractError(
                         f"{where} has {cells[at][:40]!r}, which is not a number. Write "
                         "a decimal point and no other separator, such as 0.5 for 0,5, "
-                        "or leave the column out by --features."
+                        "or choose columns by --columns features=A,B."
                     ) from None
             return numbers
     if pa.types.is_boolean(column.type):
