@@ -149,8 +149,8 @@ class _NoiseRecord:
         # (worlds, bytes, values of a byte)
         self._bytes = np.zeros((2, max(0, -(-bits // _BYTE)), 2**_BYTE), int)
         self._bits = bits
-        # one draw of each world, and each entry's largest step that divides all
-        # distances from it
+        # first draw of each world; for each entry, the largest step that divides all
+        # distances of later draws from this draw
         self._first: dict[bool, np.ndarray] = {}
         self._steps = np.zeros((2, self.entries), np.int64)
         self.kept: list[np.ndarray] = []

@@ -307,7 +307,7 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
             count = row.pop("count")
             row.pop("mu")
             if type(count) is not int or not 1 <= count <= MOST_RELEASES:
-                raise ValueError(f"{count=}")
+                raise ValueError(f"the count {count!r} is not a whole number in range")
             specs += [ReleaseSpec(**row)] * count
         guarantee = (
             g["target_epsilon"],

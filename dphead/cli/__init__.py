@@ -11,7 +11,7 @@ from importlib import import_module
 
 import click
 
-COMMANDS = {  # what `dphead --help` says
+COMMANDS = {  # texts of `dphead --help`
     "extract": "Turn images into a features file with a frozen backbone.",
     "features": "Import embeddings, or join features files of shards or backbones.",
     "verify": "Check a features file (prints private values).",

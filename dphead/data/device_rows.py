@@ -35,7 +35,7 @@ class DeviceRows:
         import jax
 
         self.shape, self.dtype, self.ndim = x.shape, np.dtype(np.float32), x.ndim
-        self.is_shared = not x.is_fully_addressable  # with other processes
+        self.is_shared = not x.is_fully_addressable  # shared with other processes
         DeviceRows.shared += self.is_shared
         # the slots of every process, so that all refuse the same arrays
         self.slots_of = _slots_of_processes(x)

@@ -311,7 +311,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             if (parts := gradients.parts(x, y[: len(x)]))
         )
         kept = [weakref.ref(one) for one in _wrapped()]
-    # a module that keeps a tensor raises here, or one without some tokens
+    # raised here for a module that keeps a tensor, or that lacks some tokens
     except Exception as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise ValueError(
@@ -339,7 +339,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             "torch.autograd.Function."
         )
     if kept:
-        gc.collect()  # cycles of torch's own are not in use
+        gc.collect()  # torch's own reference cycles do not count as use
     end = time.monotonic() + (_OTHERS_SECONDS if threading.active_count() > 1 else 0)
     while any(one() is not None for one in kept):
         if time.monotonic() >= end:

@@ -383,7 +383,7 @@ def load_public_weights(model: nn.Module, path: str) -> None:
     ][-1:]
     free = {f"{name}.{kind}" for name in head for kind in ("weight", "bias")}
     needed = [name for name, _ in model.named_parameters() if name not in free]
-    # otherwise frozen batch norms would use other statistics than the weights'
+    # the statistics of frozen batch norms must come from the weights file
     needed += [name for name in own if name.endswith(("running_mean", "running_var"))]
     missing = [name for name in needed if name not in fitting]
     if missing:

@@ -26,10 +26,10 @@ _KERNELS = {
 }
 _NUMPY_MATRICES = 20e9  # fitted with _COPIED_ENTRIES to results/duration
 _NUMPY_GRADIENT = 5e9  # 4.2e9 with 10 classes, 9.7e9 with 100
-_ROW_ENTRIES = 1.5e9  # row entries that become integers
+_ROW_ENTRIES = 1.5e9  # entries of rows per second and core, converted to integers
 _NUMPY_ROW_ENTRIES = 0.1e9  # 0.08e9 for centered rows
-_NOISE_ENTRIES = 25e6  # entries with noise, on one core
-_CUBES = 5.5e9  # w³ for the eigenvalues of a matrix of width w, on one core
+_NOISE_ENTRIES = 25e6  # entries per second that get noise, on one core
+_CUBES = 5.5e9  # eigenvalues of a matrix of width w take w³ / _CUBES s, on one core
 # Entries per second of sums of one matrix per class, on one core: the copies of a pass,
 # and the test before the charge (9e6 to 41e6, fewer for larger sums).
 _COPIED_ENTRIES, _TESTED_ENTRIES = 16e6, 14e6

@@ -490,11 +490,11 @@ def check_store(
 ) -> None:
     """Raise LedgerError if charged ledgers of this home are not in the store at a URL.
 
-    Charges look for ledgers, images and people in one store: that of the team's server,
-    or without `url` in the home. Other members do not count the fits in files, so all
-    files with fits or a budget must move before this home uses the server. `moving`
-    moves now: then only other ledgers of its data set are refused. The ledgers of the
-    data sets `merging` are merged now.
+    Charges look for ledgers, images and people in one store: the team's server, or
+    the home without `url`. Other members do not count fits in files, so all files with
+    fits or a budget must move before this home uses the server. If the ledger `moving`
+    is being moved, only other ledgers of its data set are refused. Ledgers of the data
+    sets in `merging`, which are being merged, are not refused.
     """
     _check_notes(url)
     if url is None or not has_home():
@@ -595,7 +595,7 @@ def charging(
     people : mapping, optional
         Their id system when the fit was prepared (`declared_people`).
     """
-    # a ledger on a server has its data set's id from its name, even without any row
+    # the name of a ledger on a server contains its data set's id, even without rows
     dataset_id = ledger.dataset_id if ledger.url else ledger.meta("dataset_id")
     # A team's server knows budgets of the same images, even if the home is not usable.
     if dataset_id is None or not (ledger.url or team_url() or has_home()):

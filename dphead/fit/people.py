@@ -116,7 +116,7 @@ def declare_people(
                 people.keep(dataset_id, one.rows, one.ids, joining)
             for ledger in merged:
                 note_ledger(ledger.path, dataset_id)
-                # then another home can no longer charge other groups there
+                # so that no other home can charge fits of different groups to it
                 if ledger.meta(MOVED) is None and ledger.meta(PEOPLE) is None:
                     _fix(ledger, people, compared)
             _fix(book, people)

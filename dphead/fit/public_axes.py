@@ -61,7 +61,7 @@ class ChosenAxes:
 
 
 def on_axes(rows: Rows, solver: Solver[Any]) -> Rows:
-    """Return rows on the axes of a plan's solver, if it has axes."""
+    """Return the rows mapped to the axes of a plan's solver, or `rows` without axes."""
     return RowsOnAxes(rows, solver.axes) if isinstance(solver, OnAxes) else rows
 
 

@@ -84,7 +84,7 @@ class CenteredGram:
                     unit[:width] = self.centered_clip * typical_length(mean[:width])
             transform = RowTransform(center=mean, scale=1 / unit)
         gram = yield Request("gram", Gram(1), Params(transform))
-        # rows were divided by `unit`, so products of columns i, j regain unit_i unit_j
+        # undo the division by `unit`: products of columns i, j get unit_i unit_j back
         value = gram.value * np.outer(unit, unit)
         return mean, Released(value, gram.noise_sd * unit[0] ** 2), n_rows
 

@@ -163,7 +163,7 @@ class DPFC:
         if self.shrink and released.noise_sd and len(gram) <= WIDEST_SPECTRUM:
             gram, share = shrunk_gram(released), SHRUNK_SHARE
         if bordered:
-            # a fit without noise does not clip: the public square is the whole constant
+            # without noise, rows are not clipped, and neither is the constant
             clip = self.feature_clip if np.isfinite(facts.mu) else np.inf
             xp = gram.__array_namespace__()
             edge = xp.zeros((len(gram), 1))

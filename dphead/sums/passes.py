@@ -238,7 +238,7 @@ def _add_checked(
         del empty, without  # free the fourth copy of a large sum
         share = np.subtract(np.asarray(out), before, out=before)
         own = Block(block.index[run], block.x[run], block.y[run])
-        # The secret rows alone too: a kernel may treat a short block in another way.
+        # Compare secret rows alone too: a kernel may treat short blocks differently.
         alone = empty_sum(ask, n_features)
         alone = block_sum.add(ask, made.part(run), own.y, used[run], alone)
         # a device's sum is read-only

@@ -53,8 +53,9 @@ class Overlap:
 
     `shared`, `own` and `theirs` are numbers of distinct images. `own_elsewhere` and
     `theirs_elsewhere` count the images of each data set that are in any other data set.
-    `in_part` says that a twentieth of what one command added to a data set is in the
-    other one, or is in other data sets and some of it in the other one.
+    `in_part` is about the images that one command added to a data set. It is True if a
+    twentieth of them is in the other data set, or if a twentieth is in any other data
+    sets and some of these images are in the other one.
     """
 
     dataset_id: str
@@ -500,7 +501,7 @@ def _canonical(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 
 
 def _search(held: np.ndarray, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the place of each digest in a sorted array, and whether it is there."""
+    """Return the index at which each digest is in a sorted array, and whether it is."""
     if len(held) == 0:
         return np.zeros(len(digests), np.intp), np.zeros(len(digests), bool)
     at = np.searchsorted(held, digests).clip(max=len(held) - 1)

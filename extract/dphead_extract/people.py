@@ -103,7 +103,7 @@ class People:
         return {"system": self.system, "new": self.new}
 
     def now(self, dataset_id: str) -> People:
-        """Return the declaration of a data set whose ledger may be merged later."""
+        """Return the declaration that holds now, since a merge can change it later."""
         own = self.new and self._ledger_of(dataset_id) != self._system_id()
         return replace(self, new=own)
 
@@ -116,9 +116,9 @@ class People:
     ) -> People:
         """Return the declaration of a features file of the same rows, if it has one.
 
-        `groups` are those of the rows of `split` (of all rows if the file does not have
-        it) from `first` on. Raises ExtractError if they differ from the file's, unless
-        their id system is declared by `--people`.
+        `groups` has the groups of rows from `first` on: of the rows of `split`, or of
+        all rows if the file lacks this split. Raises ExtractError if they differ from
+        the file's groups, unless their id system is declared by `--people`.
         """
         theirs = same = None
         if path is not None:

@@ -68,7 +68,7 @@ def compose_epsilon(
     check(delta, relation)
     known = f"accountant must be one of {', '.join(ACCOUNTANTS)}"
     require(accountant in ACCOUNTANTS, known, "accountant", accountant, "Use auto.")
-    # None if a batch is random: the closed form then does not apply.
+    # mu is None if a batch is random: then there is no closed form.
     mu = total_mu(events)
     if mu is None and accountant == "exact":
         raise ValueError(

@@ -316,7 +316,7 @@ class LedgerFile:
     def rows(self, table: Table) -> list[dict[str, Any]]:
         """Return a table's rows in the order in which they were added.
 
-        The numbers of `progress` and `fits` are left out: another ledger numbers them.
+        The numbers of `progress` and `fits` are left out, as each ledger has its own.
         """
         order = [table.c[key] for key in ("id", "fit_id", "sequence") if key in table.c]
         order = [column("rowid")] if table is FITS else order

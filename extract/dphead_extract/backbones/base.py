@@ -186,7 +186,7 @@ def check_options(options: BackboneOptions) -> None:
         flag = "--" + name.removesuffix("s" if name == "model_args" else "")
         flag = flag.replace("_", "-").replace("=", " ")
         one = own.settings.get(name)
-        # a features file's record has a list
+        # records in features files hold lists instead of tuples
         if one and not one.holds(tuple(value) if isinstance(value, list) else value):
             raise ExtractError(f"{flag} must be {one.must_be}, got {typed(value)}.")
         if name not in own.takes | own.settings.keys():

@@ -32,12 +32,12 @@ from dphead_extract.synthetic import N_SYNTHETIC, dead_leaves, synthetic_images
 from dphead_extract.threads import one_thread
 
 SEED = 0  # seed of the patches; the images have a different seed
-# side of a patch in places of a map, number of filters, and places along an axis of the
-# output; benchmarks/results/ablation, "Patches of maps"
+# side of a patch (positions of a map), number of filters, and positions along an axis
+# of the output; benchmarks/results/ablation, "Patches of maps"
 SIDE, FILTERS, PLACES = 3, 512, 3
 BETWEEN = 128  # filters of a layer that is not the last; the same table
 PATCHES = 20_000  # patches for the covariance; a choice, not measured
-_WHITEN = 1.0  # times the mean eigenvalue, added to the eigenvalues; the same table
+_WHITEN = 1.0  # multiple of the mean eigenvalue, added to all; the same table
 FLOOR = 0.1  # added to the products' root mean square; a choice, not measured
 SETTINGS = {
     "filters": FILTERS,

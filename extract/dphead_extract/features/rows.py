@@ -68,7 +68,7 @@ class Header:
         return np.iinfo(np.int32).max if names is None else len(names)
 
     def check(self) -> None:
-        """Raise FormatError for sizes, a dtype, class names or an id that cannot be."""
+        """Raise FormatError if sizes, dtype, names or data set id are invalid."""
         if self.n_rows < 1 or self.n_features < 1 or self.block_rows < 1:
             raise FormatError(
                 "A features file needs at least 1 row, 1 column and 1 row per block, "
