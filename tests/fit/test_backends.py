@@ -12,6 +12,7 @@ from dphead.data.arrays import ArrayRows
 from dphead.fit.backends import block_sum, on_device
 from dphead.fit.fit import fit_rows
 from dphead.planning.plan import make_plan
+from dphead.planning.registry import OURS, our_class
 from dphead.privacy.contract import Released
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.statistic_base import Params
@@ -37,6 +38,13 @@ SOLVERS = {
     "newton": Newton(steps=2),
     "auto": Auto(steps=5),
 }
+
+
+def test_each_method_that_takes_both_kinds_of_arrays_is_compared():
+    kinds = {our_class(name) for name in OURS}
+    takes = {kind for kind in kinds if getattr(kind, "takes_jax", False)}
+    takes -= {kind for kind in kinds if getattr(kind, "needs_jax", False)}
+    assert takes <= {type(solver) for solver in SOLVERS.values()}
 
 
 @pytest.fixture

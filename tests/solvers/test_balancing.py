@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from fits import METHODS as TRIED
 from fits import head_of, right
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphead.planning.methods import make_method
+from dphead.planning.methods import make_method, settable
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Released
 from dphead.solvers import Auto, ProblemInfo
@@ -15,7 +16,7 @@ from dphead.solvers.balancing_rule import AFTER, BEFORE
 
 M, D = 3, 16
 SIZES = np.array([4000, 400, 100])
-METHODS = ("auto", "dp-sgd", "dp-adam", "dp-fc")
+METHODS = [name for name in ("auto", *TRIED) if "balanced" in settable(name)]
 
 
 def uneven(seed, sizes=tuple(SIZES)):
