@@ -118,7 +118,7 @@ class FinishedRun:
         return _spent_in(self.fits, self.report | {"ledger": self.ledger_now})
 
     def report_now(self) -> dict[str, Any]:
-        """Return the report with the ledger and the declaration that count now."""
+        """Return the report with the current ledger and declaration."""
         report, total = self.report, self.spent_now
         ledger = self.ledger_now | {
             "fits": len(self.fits or []),

@@ -109,7 +109,7 @@ def budget_on_refusal(
 
 
 def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
-    """Print before a first fit without a budget how to set one, and what the fit fixes.
+    """Print, before a data set's first fit, what the fit fixes and how to set a budget.
 
     With `ask`, a user on a terminal decides whether the run goes on. Before a run
     without a guarantee, print nothing.

@@ -341,7 +341,7 @@ def fresh_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def bits(value: Tensor) -> bytes:
-    """Return the bytes of a tensor, equal also for NaN."""
+    """Return the bytes of a tensor, which are equal for equal NaNs."""
     data = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
     return data.numpy().tobytes()
 

@@ -540,7 +540,7 @@ class TorchSums:
     def _computed(
         self, part: Block, used: np.ndarray, step: int, filled: bool = False
     ) -> Iterator[tuple[list[Part], np.ndarray]]:
-        """Yield a chunk's gradients with the rows that count, each row at most once.
+        """Yield a chunk's gradients with the rows that are used, each row at most once.
 
         A row whose computation raises adds zero: an error would show it. If a chunk
         raises, its halves are computed, with one of their own rows in free slots.

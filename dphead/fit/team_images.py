@@ -85,7 +85,7 @@ class TeamImages(ImageIndex):
         but: str | None = None,
         parts: Sequence[np.ndarray] = (),
     ) -> list[Overlap]:
-        """Return data sets with some of these images, also of the home's index."""
+        """Return data sets with some of these images, in this index or the home's."""
         found = super().overlaps(digests, but, parts)
         own, _ = self._decoded(digests)
         if self._home is None or not len(own):

@@ -238,7 +238,7 @@ def make_plan(
         )
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
-    # also for each fold of a cross-validation, although all folds have one charge
+    # for each fold of a cross-validation too, although one charge covers all folds
     check_epochs([spec.row() for spec in specs])
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
         noise_scale(p.statistic, spec, 0.0)  # refuses a release beyond 64-bit integers

@@ -76,7 +76,7 @@ class GroupMeans:
         place = np.repeat(np.arange(len(slots)), counts)
         within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
         rows = self.rows[self.starts[slots][place] + within]
-        # a file is read fastest in its order; each mean also adds its rows in this
+        # a file is read fastest in its order, and each mean adds its rows in this
         # order
         order = np.argsort(rows, kind="stable")
         total, finite = np.zeros(out.shape), np.zeros(len(slots))

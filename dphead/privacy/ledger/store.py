@@ -484,7 +484,7 @@ class LedgerFile:
                 settled = server.is_settled(error)
                 cause = "The connection to the team ledger was lost."
             else:
-                # Readers kept COMMIT from its lock: it has not begun to write.
+                # If SQLite was busy, COMMIT waited for readers and wrote nothing.
                 settled = _kind_of(error) in _BUSY
                 cause = f"The disk of the ledger {self.path} is full or failed "
                 cause += f"({error.orig}). Free some space or repair the disk."

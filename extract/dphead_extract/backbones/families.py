@@ -91,7 +91,7 @@ def settings_of_families() -> dict[str, Declared]:
 
 
 def check_scale(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Raise ExtractError for a mean or std by which inputs would not be finite."""
+    """Raise ExtractError for a mean or std that could make inputs infinite."""
     for name, values, least in (
         ("mean", mean, -_MOST_SCALE),
         ("std", std, 1 / _MOST_SCALE),
