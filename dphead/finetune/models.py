@@ -21,6 +21,7 @@ from dphead_extract.backbones.weights import (
     read_state,
 )
 from dphead_extract.compiler import import_timm
+from dphead_extract.threads import one_thread
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -287,6 +288,7 @@ def random_rows(
     return x
 
 
+@one_thread()  # as in `refuse_memory`
 def refuse_moving(
     model: nn.Module,
     shape: tuple[int, ...],

@@ -624,6 +624,7 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     return np.where(rows.finite[:, None], values, np.nan).astype(np.float32)
 
 
+@one_thread()  # as in `refuse_memory`
 def _chunk_rows(
     network: Network, gradients: PerExample, memory: int | None
 ) -> tuple[int, int]:
