@@ -416,7 +416,7 @@ def test_the_first_fit_says_what_it_fixes_and_later_fits_may_have_another_cap(
     """Each cap counts at its own: epsilons of full batches add up by their mu."""
     command = ("fit", grouped, *LS, "--delta", "1e-4")
     first = fitted(*command, "--group-cap", 2, "-o", tmp_path / "two")
-    assert "Later fits can take another --group-cap" in words(first.out + first.err)
+    assert "Later fits can have a different --group-cap" in words(first.out + first.err)
     second = fitted(*command, "--group-cap", 5, "-o", tmp_path / "five")
     assert "This first fit decides" not in words(second.out + second.err)
     two, five = (report_of(tmp_path / name) for name in ("two", "five"))
