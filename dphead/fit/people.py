@@ -5,8 +5,11 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
+from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
 from dphead_extract.people import People, rows_name
 
@@ -78,9 +81,9 @@ def declare_people(
         If two ledgers cannot be merged, if a ledger is missing, or if the total would
         become infinite without a confirmation.
     """
-    rows, *others = [_declarable(file, system) for file in (path, *beside)]
-    dataset_id = rows.dataset_id
-    files = [rows, *(one for one in others if one.dataset_id == dataset_id)]
+    named = [_declarable(file, system) for file in (path, *beside)]
+    dataset_id = named[0].dataset_id
+    files = [one for one in named if one.dataset_id == dataset_id]
     people = People(people_index(declares=True), system, new)
     counts = people.shared_id or dataset_id
     joining = () if new else (dataset_id, counts)
@@ -88,37 +91,39 @@ def declare_people(
     merging = counts != dataset_id
     # hold the lock to the end, so that a second command finds this one's result
     with people.held(), ExitStack() as opened:
-        earlier = [counts]
         # check all first: a refusal after a merge would leave its budget broken
-        for one in sorted((rows, *others), key=lambda r: r.dataset_id != dataset_id):
-            earlier.append(one.dataset_id)
-            people.check(one.dataset_id, one.ids, () if new else earlier)
+        _check_people(named, counts, people)
         book = open_ledger(None, counts)
         with holding(book):
-            _check_copies(dataset_id, book)
-            ids = dict.fromkeys(one.dataset_id for one in (rows, *others))
+            ids = dict.fromkeys(one.dataset_id for one in named)
+            for name in ids:
+                _check_copies(name, people.shared_id or name)
             if not new:
                 check_store(team_url(), merging=ids)
             ledgers = {
                 name: [opened.enter_context(closing(one)) for one in _ledgers_of(name)]
                 for name in ids
-                if merging and name != counts
+                if not new and name != counts
             }
             merged = ledgers.get(dataset_id, [])
             every = [one for found in ledgers.values() for one in found]
             _check_merge(every, book, people, not_private)
-            if merging:
+            if every:
                 _check_target(book, every)
-            compared = _compared(files, people)
-            for ledger in merged:
-                compared.compare(ledger)
+            compared = {
+                name: _compared([r for r in named if r.dataset_id == name], people)
+                for name in ids
+            }
+            for name, found in ledgers.items():
+                for ledger in found:
+                    compared[name].compare(ledger)
             for one in files:
                 people.keep(dataset_id, one.rows, one.ids, joining)
             for ledger in merged:
                 note_ledger(ledger.path, dataset_id)
                 # so that no other home can charge fits of different groups to it
                 if ledger.meta(MOVED) is None and ledger.meta(PEOPLE) is None:
-                    _fix(ledger, people, compared)
+                    _fix(ledger, people, compared[dataset_id])
             _fix(book, people)
             if merged:
                 merge(merged, book)
@@ -142,6 +147,26 @@ def _declarable(path: Path, system: str) -> RowGroups:
             "declared. Type --columns group=NAME when you write the file."
         )
     return rows
+
+
+def _check_people(files: Sequence[RowGroups], counts: str, people: People) -> None:
+    """Raise ExtractError if a person would be in data sets with several ledgers.
+
+    The shared ledger is that of the data set `counts`.
+    """
+    earlier = [counts]
+    for one in sorted(files, key=lambda r: r.dataset_id != files[0].dataset_id):
+        earlier.append(one.dataset_id)
+        people.check(one.dataset_id, one.ids, () if people.new else earlier)
+    for one, other in combinations(files, 2) if people.new else ():
+        assert one.ids is not None and other.ids is not None  # as `_declarable` checks
+        both = np.intersect1d(one.ids, other.ids)
+        if len(both) and one.dataset_id != other.dataset_id:
+            raise ExtractError(
+                f"{len(both):,} people are in both {one.path} and {other.path}, so "
+                "they are not new. Nothing was declared. Drop --new-people: the two "
+                "data sets then share one ledger."
+            )
 
 
 def _compared(files: Sequence[RowGroups], people: People) -> Groups:
@@ -268,8 +293,11 @@ def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
         yield book
 
 
-def _check_copies(dataset_id: str, target: Ledger) -> None:
-    """Raise LedgerError if a ledger that was copied here counts the data set."""
+def _check_copies(dataset_id: str, counts: str) -> None:
+    """Raise LedgerError if a ledger that was copied here counts the data set.
+
+    The ledger of the data set `counts` may count it.
+    """
     for path in sorted((ledger_home() / "ledgers").glob("*.sqlite")):
         try:
             with closing(Ledger(path, read_only=True)) as book:
@@ -278,7 +306,7 @@ def _check_copies(dataset_id: str, target: Ledger) -> None:
             raise
         except LedgerError:
             continue
-        if dataset_id in counted and theirs != target.meta("dataset_id"):
+        if dataset_id in counted and theirs != counts:
             break
     else:
         return

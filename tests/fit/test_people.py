@@ -725,6 +725,52 @@ def test_a_command_that_refuses_one_of_its_data_sets_merges_none(tmp_path, clini
     fitted("ledger", "people", clinic, one, new, two)
 
 
+def test_a_command_that_refuses_the_groups_of_one_data_set_merges_none(
+    tmp_path, clinic
+):
+    """Else no fit could be charged if the data sets share images and have a budget."""
+    shared = People(people_index(), clinic).shared_id
+    system = made(tmp_path, "system", 300, "--dataset-id", shared)
+    one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 100)
+    study = by_study(tmp_path, two)
+    charge_groups(one)
+    charge_groups(study)
+    for files in ([one, two], [system, one, two]):
+        said = refusal("ledger", "people", clinic, *files)
+        assert "have other groups or other rows" in said
+        assert counted_in(id_of(one)) == id_of(one)
+        assert not any(people_index().knows(id_of(file)) for file in files)
+    fitted("ledger", "people", clinic, system, one, two, study)
+    assert [fits_of(file) for file in (system, one, two)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_command_that_finds_a_copy_for_one_data_set_declares_none(
+    tmp_path, clinic, monkeypatch, new
+):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 100)
+    merged, _ = module.declare_people(two, clinic, False)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "other"))
+    copy = tmp_path / "other/ledgers" / Path(merged.path).name
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(Path(merged.path).read_bytes())
+    with pytest.raises(LedgerError, match="to an id system of another home"):
+        module.declare_people(one, clinic, new, beside=[two])
+    assert not people_index().knows(id_of(one))
+    assert open_ledger(None, id_of(one)).meta("people") is None
+
+
+def test_new_people_of_one_command_are_in_one_data_set(tmp_path, clinic):
+    one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 59)
+    command = ("ledger", "people", clinic, one, two)
+    said = words(refusal(*command, "--new-people"))
+    assert f"1 people are in both {one} and {two}" in said
+    assert not people_index().knows(id_of(one))
+    fitted(*command)
+    assert counted_in(id_of(one)) == counted_in(id_of(two))
+
+
 def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
     """A data set's empty ledger is merged, and its other ledger, with fits, is not."""
     one = made(tmp_path, "one", 0, "--people", clinic)
