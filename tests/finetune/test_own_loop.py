@@ -1,7 +1,6 @@
 """`PrivateTraining` releases gradients to a loop of one's own, and nothing else."""
 
 import random
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -364,25 +363,6 @@ def test_a_global_hook_stops_the_loop_before_a_row_is_read(unread):
                 next(private)
         finally:
             hook.remove()
-
-
-class Counting(nn.Module):
-    threads: ClassVar[set[int]] = set()
-
-    def forward(self, x):
-        self.threads.add(torch.get_num_threads())
-        return x
-
-
-def test_trials_before_the_charge_use_one_thread():
-    """Several threads waited for each other, for half a second of MobileNetV2."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with training(nn.Sequential(Counting(), module())):
-            assert Counting.threads == {1}
-    finally:
-        torch.set_num_threads(before)
 
 
 class Seeing(TorchFunctionMode):
