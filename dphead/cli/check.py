@@ -30,7 +30,7 @@ def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
 def _unknown_images(run: Any) -> list[str]:
     """Return a note if DPHEAD_HOME cannot identify other data sets of these images."""
     from dphead.analysis.protected import made_of_images
-    from dphead.fit.ledgers import known_images
+    from dphead.fit.ledgers import knows_images
 
     if not made_of_images(run.report["data"].get("extraction")):
         return [
@@ -38,7 +38,7 @@ def _unknown_images(run: Any) -> list[str]:
             "fits on other files of the same rows were charged"
         ]
     dataset_id = run.report["data"].get("dataset_id")
-    if dataset_id and len(known_images(dataset_id)):
+    if dataset_id and knows_images(dataset_id):
         return []
     return [
         "the images were not extracted with this DPHEAD_HOME, so dphead cannot tell "

@@ -224,7 +224,7 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
     \b
     dphead ledger budget train.h5 --epsilon 3 --delta 1e-5
     """
-    from dphead.fit.ledgers import fix_budget, known_images
+    from dphead.fit.ledgers import fix_budget, knows_images
     from dphead.privacy.ledger.server import is_url
 
     if is_url(which):
@@ -243,7 +243,7 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
     if dataset_id := book.meta("dataset_id"):
         beside = (
             "From now on, dphead refuses fits on the same images in another ledger."
-            if len(known_images(dataset_id))
+            if knows_images(dataset_id)
             else "Rows that are imported a second time are recognized only with "
             "--same-data-as FILE."
         )

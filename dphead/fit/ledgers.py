@@ -284,17 +284,17 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
     # locks: no budget and no id system may appear between a check and the move
     index = people_index()
     with _held_people(index) as sure, holding(target, sure):
-        if index.knows(dataset_id):
+        # the second index raises if this home could not charge the moved ledger
+        if index.knows(dataset_id) or people_index(url).knows(dataset_id):
             raise LedgerError(
                 f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
                 "move. Nothing was moved. Keep this ledger."
             )
-        people_index(url)  # raises if this home could not charge the moved ledger
         check_store(url, book)
+        note_ledger(target.path, dataset_id)
         if target.meta("dataset_id") is None:
             target.set_once("dataset_id", dataset_id)
         move(book, target)
-        note_ledger(target.path, dataset_id)
     return target
 
 
@@ -332,8 +332,7 @@ def people_index(url: str | None = None, *, declares: bool = False) -> ImageInde
 def image_index() -> ImageIndex:
     """Return the private index of known images, of the team or else of this home."""
     if (url := team_url()) is None:
-        return _home_images()
-
+        return _OwnImages(ledger_home() / "images")
     if not has_home():
         return TeamImages(url)
 
@@ -351,6 +350,17 @@ def image_indexes() -> list[ImageIndex]:
     """
     own = [] if team_url() is None else [_home_images()]
     return [image_index(), *own]
+
+
+class _OwnImages(ImageIndex):
+    """Index the images of a home that has used no server.
+
+    Other members would not know images that are added here alone.
+    """
+
+    def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
+        _check_notes(None)
+        super()._grow(dataset_id, digests)
 
 
 def _home_images() -> ImageIndex:
@@ -441,6 +451,8 @@ def check_alone(
     """
     _check_server(own, team_url())
     for other in other_ledgers(dataset_id, own):
+        if other.fits is None:  # also one that another home has moved
+            _check_server(other.path, team_url(), notes_path(other.dataset_id))
         merged = other.shares and (
             "Repeat the command `dphead ledger people` of each features file: it "
             "merges all ledgers, or names the ledger that they were merged into."
@@ -493,35 +505,31 @@ def check_store(
     Charges look for ledgers, images and people in one store: the team's server, or
     the home without `url`. Other members do not count fits in files, so all files with
     fits or a budget must move before this home uses the server. If the ledger `moving`
-    is being moved, only other ledgers of its data set are refused. Ledgers of the data
-    sets in `merging`, which are being merged, are not refused.
+    is being moved, other ledgers can move later, but only one of each data set. Ledgers
+    of the data sets in `merging`, which are being merged, are not refused.
     """
     _check_notes(url)
     if url is None or not has_home():
         return
-    names = data_sets_of_home()
-    if moving is not None:
-        names = [str(moving.meta("dataset_id"))]
-    kept = [
-        one
-        for name in names
-        if name not in merging
-        for one in _files_of(name)
-        if (one.fits != 0 or one.budget is not None)
-        and not (moving and _one_file(one.path, moving.path))
-    ]
+    kept = list[Elsewhere]()
+    for name in data_sets_of_home():
+        charged = [
+            one
+            for one in _files_of(name)
+            if name not in merging and (one.fits != 0 or one.budget is not None)
+        ]
+        kept += charged if moving is None else _without(charged, moving)
     if not kept:
         return
     one, more = kept[0], len(kept) - 1
-    # the ledger of an id system does not move
-    declared = people_index(url).knows(one.dataset_id)
     todo = f"Type `dphead ledger move {shlex.quote(one.path)}` first. {_OTHER_HOME}"
-    if declared:
+    # the ledger of an id system does not move
+    if people_index(url).knows(one.dataset_id):
         todo = "Repeat the command `dphead ledger people` of its features files first."
-    if moving is not None and (moving.count_fits() or moving.budget()):
+    elif moving is not None and (moving.count_fits() or moving.budget()):
         todo = (
             "A server takes only one ledger with fits or a budget of a data set. Unset "
-            "DPHEAD_LEDGER to charge these images here."
+            f"DPHEAD_LEDGER to charge these images here. {_OTHER_HOME}"
         )
     if one.fits is None:
         todo += (
@@ -533,6 +541,13 @@ def check_store(
         f"{one.dataset_id}{f', and {more} more' if more else ''}. Nothing was charged, "
         f"moved or added to the server. {todo}"
     )
+
+
+def _without(charged: list[Elsewhere], moving: Ledger) -> list[Elsewhere]:
+    """Return the charged files of a data set that cannot move after this one."""
+    if charged and charged[0].dataset_id == moving.meta("dataset_id"):
+        return [one for one in charged if not _one_file(one.path, moving.path)]
+    return charged[1:]
 
 
 def _files_of(dataset_id: str) -> list[Elsewhere]:
@@ -823,6 +838,17 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     said = found.report
     place = ledger_holding(said["data"].get("dataset_id"), said["ledger"]["fit_id"])
     return found if place is None else read_run(path, place)
+
+
+def knows_images(dataset_id: str) -> bool:
+    """Return whether fits on other files of a data set's images are recognized.
+
+    The index in use has the images of a data set that the same ledger counts.
+    """
+    if not has_home():
+        return False
+    index, (names, _) = image_index(), _counted_with(dataset_id)
+    return any(index.knows(one) and not index.is_partial(one) for one in names)
 
 
 def known_images(dataset_id: str) -> np.ndarray:

@@ -73,9 +73,14 @@ class TeamImages(ImageIndex):
                 theirs = self._home.images(other.dataset_id)
                 shared = np.isin(own, theirs).any(axis=1)
                 self._note(other.dataset_id)
+                if not self.knows(other.dataset_id):
+                    partial = self._mark("partial", other.dataset_id)
+                    self._keep_marks(other.dataset_id, [partial])
                 super()._grow(other.dataset_id, digests[decoded][shared])
                 self._keep_marks(dataset_id, [self._pair(dataset_id, other)])
         super()._grow(dataset_id, digests)
+        if self.is_partial(dataset_id):
+            self._keep_marks(dataset_id, [self._mark("whole", dataset_id)])
         if self._home is not None and len(own):
             self._home.add(dataset_id, own)
 

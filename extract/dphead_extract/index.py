@@ -55,7 +55,8 @@ class Overlap:
     `theirs_elsewhere` count the images of each data set that are in any other data set.
     `in_part` is about the images that one command added to a data set. It is True if a
     twentieth of them is in the other data set, or if a twentieth is in any other data
-    sets and some of these images are in the other one.
+    sets and some of these images are in the other one. `partial` is
+    `ImageIndex.is_partial` of the other one.
     """
 
     dataset_id: str
@@ -65,11 +66,12 @@ class Overlap:
     own_elsewhere: int = 0
     theirs_elsewhere: int = 0
     in_part: bool = False
+    partial: bool = False
 
     @property
     def same(self) -> bool:
         """Return whether more than half of the larger data set is shared."""
-        return self.shared > _SAME * max(self.own, self.theirs)
+        return not self.partial and self.shared > _SAME * max(self.own, self.theirs)
 
     def order(self) -> tuple[bool, int, str]:
         """Return the sort key of overlaps: `same` first, then most shared images."""
@@ -270,6 +272,17 @@ class ImageIndex:
         """Return whether a data set has an entry."""
         return bool(self._kept(dataset_id))
 
+    def is_partial(self, dataset_id: str) -> bool:
+        """Return whether an entry has only images that other data sets share with it.
+
+        Nobody has added all images of such a data set here.
+        """
+        marks = self._stored(dataset_id + _MARKS)
+        if not len(marks):  # a read makes no key
+            return False
+        kinds = [self._mark(kind, dataset_id) for kind in ("partial", "whole")]
+        return [kind in marks for kind in kinds] == [True, False]
+
     def check_people(self) -> None:
         """Raise an error if no people can be declared in this index.
 
@@ -373,6 +386,7 @@ class ImageIndex:
                 elsewhere,
                 _common(held[name], several),
                 self._shares_part([own, *parts], name, pairs, several),
+                self.is_partial(name),
             )
             for name, n in shared.items()
             if n

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import uuid
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from dphead.fit.ledgers import (
     default_ledger_path,
     fix_budget,
     image_index,
+    knows_images,
     ledger_home,
     move_ledger,
     note_ledger,
@@ -170,8 +172,11 @@ def test_images_that_a_server_recognized_are_charged_there_alone(
         patched.setattr("dphead_extract.run.Loop.run", killed)
         dphead(*command)
     monkeypatch.delenv("DPHEAD_LEDGER")
+    assert "Set DPHEAD_LEDGER to the address" in words(refusal(*command))
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
     fitted(*command)
     assert id_of(path) == id_of(tmp_path / "of_another_home.h5")
+    monkeypatch.delenv("DPHEAD_LEDGER")
     fit = ("fit", path, "-o", tmp_path / "run", *LS, "--allow-large-delta")
     said = words(refusal(*fit))
     assert "Set DPHEAD_LEDGER to the address" in said
@@ -306,6 +311,72 @@ def test_a_server_gets_the_images_that_another_data_set_of_the_home_shares(
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
     with pytest.raises(LedgerError, match=r"\(1 fits\) of data set .* holds 10 of"):
         fix_budget(Ledger(url, second), 3.0, 1e-5)
+
+
+def test_images_that_two_data_sets_share_are_not_all_images_of_one(team, monkeypatch):
+    """The server has no other images of it: nothing is said of those, or decided."""
+    pixels = np.random.default_rng(uuid.uuid4().int).integers(0, 256, (60, 9), np.uint8)
+
+    def grow(dataset_id, *part):
+        index = image_index()
+        seen = [index.digests([one]) for one in pixels[slice(*part)]]
+        index.add(dataset_id, np.array(seen, np.uint64))
+        return np.array(seen, np.uint64)
+
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    first, second = uuid.uuid4().hex, uuid.uuid4().hex
+    grow(first, 20)
+    assert knows_images(first)
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    shared = grow(second, 10, 60)[:10]
+    index = TeamImages(team.url(CLIENT))
+    assert index.knows(first) and not knows_images(first) and knows_images(second)
+    (found,) = [one for one in index.overlaps(shared) if one.dataset_id == first]
+    assert found.notable and not found.same
+    grow(first, 20)
+    assert knows_images(first)
+    (found,) = [one for one in index.overlaps(shared) if one.dataset_id == first]
+    assert found.partial is False
+
+
+def test_a_ledger_file_that_another_home_has_moved_refuses_charges_elsewhere(
+    team, monkeypatch, tmp_path
+):
+    """Its budget on the server is unknown here."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    dataset_id, url = uuid.uuid4().hex, team.url(CLIENT)
+    book = open_ledger(tmp_path / "p.sqlite", dataset_id)
+    with charging(book):
+        reserve(specs(1, 20.0), book)
+    with monkeypatch.context() as member:
+        member.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+        move_ledger(Ledger(tmp_path / "p.sqlite"), url)
+    with pytest.raises(LedgerError, match="is on a server, and DPHEAD_LEDGER is not"):
+        charged_in_home(dataset_id)
+
+
+def test_a_home_that_dies_in_a_move_has_noted_the_server(team, monkeypatch):
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    dataset_id, url = uuid.uuid4().hex, team.url(CLIENT)
+    charged_in_home(dataset_id)
+    monkeypatch.setattr(ledgers, "move", killed)
+    with pytest.raises(Killed):
+        move_ledger(ledger_in_home(dataset_id), url)
+    assert noted_ledgers(dataset_id) == [Ledger(url, dataset_id).path]
+
+
+def test_no_ledger_moves_from_a_home_where_another_cannot(team, monkeypatch, tmp_path):
+    """The home could charge nothing any more: neither there nor here."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    first, second = uuid.uuid4().hex, uuid.uuid4().hex
+    for dataset_id in (first, second):
+        charged_in_home(dataset_id)
+    book = open_ledger(tmp_path / "p.sqlite", second)
+    with charging(book):
+        reserve(specs(1, 20.0), book)
+    with pytest.raises(LedgerError, match="A server takes only one ledger"):
+        move_ledger(ledger_in_home(first), team.url(CLIENT))
+    charged_in_home(first)
 
 
 def test_a_server_learns_the_overlaps_that_a_home_has_marked(team, monkeypatch):
@@ -539,7 +610,9 @@ def test_a_server_that_is_away_is_one_error(team):
 
 def test_without_a_server_the_index_is_the_homes(monkeypatch):
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
-    assert type(image_index()) is ImageIndex
+    index = image_index()
+    assert index.folder == ledger_home() / "images"
+    assert not isinstance(index, TeamImages)
 
 
 def test_images_of_all_rows_count_whoever_adds_one(team, machines):
@@ -607,5 +680,10 @@ def test_images_are_known_before_and_after_a_home_uses_a_server(
     index, seen = decoded(not first_on_server)
     found = [(one.dataset_id, one.shared, one.own) for one in index.overlaps(seen)]
     assert found == [(dataset_id, 40, 40)]
+    if first_on_server:  # the other members would not know further images
+        for add in (index.claim, partial(index.add, dataset_id)):
+            with pytest.raises(LedgerError, match="DPHEAD_LEDGER is not set"):
+                add(seen)
+        return
     assert index.claim(seen) == (dataset_id, True)
     assert len(image_index().images(dataset_id)) == 40
