@@ -52,7 +52,7 @@ def budget_lines(
         yield "none: a ledger in memory counts only this fit"
     elif n_fits:
         yield (
-            "! none, so no fit is refused. It is too late to set one. The total spent "
+            "! none, so no fit is refused. It is too late to set one. What was spent "
             "is a guarantee only if no fit was chosen by the results of another fit"
         )
     else:
