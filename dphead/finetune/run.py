@@ -149,7 +149,8 @@ def finetune(
             return None
         data = identified(options, data, index)
         fit = _prepare(options, data, plan, sums, warnings, hosts)
-        about = beside_others(fit.about, options.out, options.ledger, options.tuning)
+        given = (options.out, options.ledger, options.tuning)
+        about = beside_others(fit.about, *given, known=data.known)
         fit = replace(fit, about=about)
         training = _Training(options, solver, found, sums, load_test(options, data))
         stored = options.checkpoint + _SLACK_RELEASES

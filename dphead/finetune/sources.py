@@ -13,7 +13,7 @@ import numpy as np
 from dphead_extract.features.format import open_features
 from dphead_extract.identity import check_images
 from dphead_extract.images import PixelRange
-from dphead_extract.index import ImageIndex, recognized
+from dphead_extract.index import ImageIndex, Overlap, recognized
 from dphead_extract.people import People
 from dphead_extract.sources.opening import open_source
 
@@ -66,6 +66,8 @@ class Data:
         Group ids of images, for the index of people.
     charged : RowGroups or None
         The groups that the charge compares; None without a data set.
+    known : tuple of Overlap
+        For a ledger in memory, the known data sets that have some of the images.
     holdout : dict
         How --test-fraction split the features file; {} without --test-fraction.
     facts : dict
@@ -84,6 +86,7 @@ class Data:
     digests: np.ndarray | None = None
     groups: np.ndarray | None = None
     charged: RowGroups | None = None
+    known: tuple[Overlap, ...] = ()
     holdout: dict[str, Any] = field(default_factory=dict)
     facts: Mapping[str, str | list[str]] = field(default_factory=dict)
     digest: str = ""
@@ -308,8 +311,9 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
 
     A features file has its own id. For images, an option may name the data set by an
     id, a file or a ledger. Otherwise it is the data set that already has the images, or
-    a new one. A run without a ledger gets no new id. Without an index, only an option
-    sets an id. A dry run keeps neither images, people nor a new id.
+    a new one. With an infinite epsilon and no ledger, new images get no id. Without an
+    index, only an option sets an id. A dry run keeps neither images, people nor a new
+    id, and a ledger in memory neither images nor people.
 
     Parameters
     ----------
@@ -337,12 +341,13 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     if options.same_data_as is None:  # the ledger of that file can have been merged
         named = people.data_set(named)
     known = index.overlaps(data.digests) if index is not None else []
-    recorded = not options.dry_run
+    recorded, notable = not options.dry_run, [one for one in known if one.notable]
+    in_memory = options.ledger == IN_MEMORY
     with people.held():
         uncounted = options.ledger is None and np.isinf(options.epsilon)
-        if options.ledger == IN_MEMORY or (named is None and uncounted):
-            # the budget of a known data set, if any, covers every fit
-            named = named or next((o.dataset_id for o in known if o.notable), None)
+        # the budget of a known data set, if any, covers every fit
+        if in_memory or (named is None and uncounted and not notable):
+            named = named or next((one.dataset_id for one in notable), None)
             people, recorded = People(), False
         else:
             if people.shared_id is not None:
@@ -368,7 +373,8 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
         record = declared_people(charged)
     counted = None if named is None else counted_in(named)
     source = replace(data.source, dataset_id=counted, people=record)
-    return replace(data, source=source, charged=charged)
+    beside = tuple(notable) if in_memory else ()
+    return replace(data, source=source, charged=charged, known=beside)
 
 
 def _named(options: FinetuneOptions) -> str | None:

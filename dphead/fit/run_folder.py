@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dphead_extract.index import Overlap
+
 from dphead.analysis.card.page import page
 from dphead.analysis.ledger_place import counted_at
 from dphead.analysis.sealed import plain, read_json, write_json
@@ -22,6 +24,7 @@ from dphead.fit.fit import About, Fit, FitResult, charge_ledger
 from dphead.fit.ledgers import (
     charged_elsewhere,
     check_alone,
+    counted_in,
     ledger_name,
     ledger_path,
     open_ledger,
@@ -48,10 +51,12 @@ def beside_others(
     ledger: str | Path | None,
     tuning: str | None,
     charged: bool = False,
+    known: Sequence[Overlap] = (),
 ) -> About:
     """Add a warning for each ledger that the run's own ledger does not count.
 
-    `charged` is True if the fit was charged before.
+    `charged` is True if the fit was charged before. `known` are data sets with some of
+    the images of a run whose own images are not in the index.
 
     Raises
     ------
@@ -66,10 +71,16 @@ def beside_others(
     earlier = 0
     if not charged and interrupted(out) is None:
         # an early check that creates no file; `charging` repeats it
-        check_alone(dataset_id, own, None)
+        for name in (dataset_id, *(counted_in(one.dataset_id) for one in known)):
+            check_alone(name, own, None)
         with closing(read_ledger(ledger, dataset_id)) as book:
             earlier = book.count_fits()
     found = charged_elsewhere(dataset_id, own)
+    for one in known:
+        listed = [other.path for other in found]
+        for more in charged_elsewhere(counted_in(one.dataset_id), own):
+            if more.path not in listed:
+                found.append(replace(more, overlap=more.overlap or one))
     if (found or earlier) and tuning == "none":
         raise ValueError(
             f"--tuning none is not true: the ledger {own if earlier else found[0].path}"

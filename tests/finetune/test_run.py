@@ -3,6 +3,7 @@ processes.
 """
 
 import json
+import math
 import re
 import uuid
 from dataclasses import replace
@@ -18,10 +19,13 @@ from commands import (
     refused,
     report_of,
 )
+from core import reserve
+from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import write_features
 from dphead_extract.people import People
 from dphead_extract.sources.classes import Classes
 from finetune.core import CLIPS, OWN, images, images_file
+from ledgers import specs
 from PIL import Image
 from safetensors.torch import save_file
 from together import LOOPBACK
@@ -36,7 +40,15 @@ from dphead.finetune.run import finetune
 from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
 from dphead.finetune.sources import identified, load_data
-from dphead.fit.ledgers import PEOPLE, image_index, open_ledger, people_index
+from dphead.fit.fit import About
+from dphead.fit.ledgers import (
+    PEOPLE,
+    fix_budget,
+    image_index,
+    open_ledger,
+    people_index,
+)
+from dphead.fit.run_folder import beside_others
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger, LedgerError, seals
@@ -374,6 +386,40 @@ def test_images_are_known_again_and_have_one_ledger(tmp_path):
     (elsewhere,) = third["report"]["ledger"]["elsewhere"]
     known = {"path": second["path"], "fits": 2, "of": "some of the images"}
     assert elsewhere == known
+
+
+@pytest.mark.parametrize("ledger", [None, ":memory:"])
+def test_a_run_that_protects_nothing_keeps_the_budget_of_each_data_set(
+    tmp_path, ledger
+):
+    """It has images of two data sets. The budget is that of the one with fewer."""
+    source(tmp_path)
+    given = options(tmp_path, "run", epsilon=math.inf, ledger=ledger, seed=None)
+    given = replace(given, settings=replace(SETTINGS, noise_multiplier=None))
+    index = image_index()
+    data = load_data(given, given.features, given.split, index)
+    first, second = uuid.uuid4().hex, uuid.uuid4().hex
+    index.add(first, data.digests[:25])
+    index.add(second, data.digests[25:])
+    book = open_ledger(None, second)
+    fix_budget(book, 1.0, 1e-3)
+    with pytest.raises(LedgerError, match=f"have the budget epsilon=1 in .*{second}"):
+        finetune(given)
+    assert not open_ledger(None, first).count_fits()
+    if ledger is None:
+        index.add(first, np.arange(40, dtype=np.uint64))  # no more than half is shared
+        with pytest.raises(ExtractError, match="Type --dataset-id"):
+            finetune(given)
+        return
+    with pytest.raises(LedgerError, match=second):
+        finetune(replace(given, dataset_id=uuid.uuid4().hex))
+    reserve(specs(1, 8.0), book)
+    data = identified(given, data, index)
+    about = About(source=data.source, name="")
+    where = (given.out, ledger, None, True)
+    found = beside_others(about, *where, known=data.known).elsewhere
+    listed = [(one.path, one.fact()["of"]) for one in found]
+    assert listed == [(book.path, "some of the images")]
 
 
 def test_images_of_an_id_system_are_charged_to_its_ledger(tmp_path):
