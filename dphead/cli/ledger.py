@@ -244,11 +244,31 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
         beside = (
             "From now on, dphead refuses fits on the same images in another ledger."
             if knows_images(dataset_id)
-            else "Rows that are imported a second time are recognized only with "
-            "--same-data-as FILE."
+            else _of_unknown_rows(Path(which))
         )
     say("Budget", text, beside, *_too_large(Path(which), epsilon, delta))
     say("Ledger", book.path)
+
+
+def _of_unknown_rows(which: Path) -> str:
+    """Return how dphead can recognize rows that are no images known in this home."""
+    from dphead_extract.features.format import open_features
+
+    from dphead.analysis.protected import made_of_images
+    from dphead.fit.files import extraction_of, is_features_file
+
+    images = (
+        "Images are recognized only after you repeat their `dphead extract` with the "
+        "same -o and this DPHEAD_HOME."
+    )
+    rows = (
+        "Rows that are imported a second time are recognized only with "
+        "--same-data-as FILE."
+    )
+    if not is_features_file(which):
+        return f"{images} {rows}"
+    with open_features(which) as file:
+        return images if made_of_images(extraction_of(file)) else rows
 
 
 def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 from commands import (
     LS,
     NOT_PRIVATE,
+    OF_IMAGES,
     charges,
     contents,
     dphead,
@@ -25,7 +26,7 @@ from core import reserve
 from ledgers import specs
 
 from dphead.cli import COMMANDS
-from dphead.fit.ledgers import image_index
+from dphead.fit.ledgers import default_ledger_path, image_index
 
 
 def test_help_lists_every_command():
@@ -196,3 +197,18 @@ def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):
     assert ":memory:" not in said
     said = fitted("ledger", "budget", features, "--epsilon", 1, "--delta", 0.9).out
     assert "! delta must be below 1/n = 0.00416, got delta=0.9." in said
+
+
+def test_a_budget_says_how_rows_that_the_home_does_not_know_are_recognized(
+    features, tmp_path
+):
+    budget = ("--epsilon", 3, "--delta", 1e-5)
+    other = features_file(tmp_path / "images.h5", **OF_IMAGES)
+    for path, same_o, same_data in ((features, False, True), (other, True, False)):
+        said = words(fitted("ledger", "budget", path, *budget).out)
+        assert ("extract` with the same -o" in said) is same_o
+        assert ("only with --same-data-as FILE" in said) is same_data
+        assert "From now on" not in said
+        book = default_ledger_path(id_of(path))  # it does not say what its rows are
+        said = words(fitted("ledger", "budget", book, *budget).out)
+        assert "the same -o" in said and "--same-data-as FILE" in said
