@@ -40,7 +40,7 @@ from dphead.fit.team_images import TeamImages, TeamPeople
 from dphead.privacy.atomic_write import ForeignFile, make_folder, open_own, sync
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.groups import Groups
-from dphead.privacy.ledger.moving import counted_data_sets, move
+from dphead.privacy.ledger.moving import check_move, counted_data_sets, move
 from dphead.privacy.ledger.server import (
     NAME,
     held,
@@ -291,6 +291,7 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
                 "move. Nothing was moved. Keep this ledger."
             )
         check_store(url, book)
+        check_move(book, target)
         note_ledger(target.path, dataset_id)
         if target.meta("dataset_id") is None:
             target.set_once("dataset_id", dataset_id)
@@ -518,7 +519,7 @@ def check_store(
             for one in _files_of(name)
             if name not in merging and (one.fits != 0 or one.budget is not None)
         ]
-        kept += charged if moving is None else _without(charged, moving)
+        kept += charged if moving is None else _staying(charged, moving, url)
     if not kept:
         return
     one, more = kept[0], len(kept) - 1
@@ -528,8 +529,9 @@ def check_store(
         todo = "Repeat the command `dphead ledger people` of its features files first."
     elif moving is not None and (moving.count_fits() or moving.budget()):
         todo = (
-            "A server takes only one ledger with fits or a budget of a data set. Unset "
-            f"DPHEAD_LEDGER to charge these images here. {_OTHER_HOME}"
+            "It cannot move to the server, which takes only one ledger with fits or a "
+            "budget of a data set. Unset DPHEAD_LEDGER to charge these images here. "
+            f"{_OTHER_HOME}"
         )
     if one.fits is None:
         todo += (
@@ -543,11 +545,18 @@ def check_store(
     )
 
 
-def _without(charged: list[Elsewhere], moving: Ledger) -> list[Elsewhere]:
-    """Return the charged files of a data set that cannot move after this one."""
-    if charged and charged[0].dataset_id == moving.meta("dataset_id"):
+def _staying(charged: list[Elsewhere], moving: Ledger, url: str) -> list[Elsewhere]:
+    """Return charged files of a data set that cannot follow a ledger to a server."""
+    if not charged or charged[0].dataset_id == moving.meta("dataset_id"):
         return [one for one in charged if not _one_file(one.path, moving.path)]
-    return charged[1:]
+    first, *others = charged
+    try:
+        target = Ledger(url, first.dataset_id, read_only=True)
+        with closing(target), closing(Ledger(first.path, read_only=True)) as book:
+            check_move(book, target)
+    except LedgerError:
+        return charged
+    return others
 
 
 def _files_of(dataset_id: str) -> list[Elsewhere]:

@@ -370,6 +370,16 @@ def tuning_of(settings: Iterable[Any], ledger: Ledger) -> str:
     return "NOT ACCOUNTED" if chosen or len(ledger.fits()) > 1 else "none"
 
 
+def _beside_now(about: About, out: Path, own: str) -> About:
+    """Add the ledgers that were charged while this run was prepared or trained."""
+    listed = [one.path for one in about.elsewhere]
+    found = charged_elsewhere(about.source.dataset_id, own)
+    more = tuple(one for one in found if one.path not in listed)
+    uncounted = tuple(reports.uncounted(one.fact(out)) for one in more)
+    elsewhere, warnings = about.elsewhere + more, about.warnings + uncounted
+    return replace(about, elsewhere=elsewhere, warnings=warnings)
+
+
 def write_report(
     out: Path,
     about: About,
@@ -413,6 +423,7 @@ def write_report(
     dict
         The report.
     """
+    about = _beside_now(about, out, result.ledger.path)
     facts = result.plan.facts
     digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
     report = reports.build_report(

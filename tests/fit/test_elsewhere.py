@@ -27,6 +27,7 @@ from dphead_extract.errors import ExtractError
 
 from dphead import DPLeastSquaresClassifier
 from dphead.estimators.fitting import PrivacyWarning
+from dphead.fit import run as fit_run
 from dphead.fit.ledgers import (
     RowGroups,
     charged_elsewhere,
@@ -205,6 +206,26 @@ def test_check_says_where_the_index_does_not_know_the_images(features, tmp_path)
     )
     image_index().add(id_of(features), np.arange(9, dtype=np.uint64))
     assert "with this DPHEAD_HOME" not in dphead("check", tmp_path / "run").out
+
+
+def test_a_report_names_a_ledger_that_was_charged_while_the_run_trained(
+    features, tmp_path, monkeypatch
+):
+    """It reads the totals of its own ledger when it is written, too."""
+    write = fit_run.write_report
+
+    def charged_meanwhile(*given, **more):
+        with monkeypatch.context() as once:
+            once.setattr(fit_run, "write_report", write)
+            fit(features, tmp_path / "other", "--ledger", tmp_path / "p.sqlite")
+        return write(*given, **more)
+
+    monkeypatch.setattr(fit_run, "write_report", charged_meanwhile)
+    report = fit(features, tmp_path / "run")
+    (found,) = report["ledger"]["elsewhere"]
+    assert found["path"].endswith("p.sqlite") and found["fits"] == 1
+    assert report["tuning"] == "NOT ACCOUNTED"
+    assert any("p.sqlite holds 1 fit" in warning for warning in report["warnings"])
 
 
 def test_an_estimator_warns_of_them(features, tmp_path):

@@ -1475,6 +1475,23 @@ def test_people_of_a_ledger_file_are_declared_on_a_server_only_after_it_moved(
     assert open_ledger(None, id_of(path)).count_fits() == 1
 
 
+def test_a_ledger_file_of_the_shared_data_set_is_not_merged_into_itself(
+    team, tmp_path, clinic, monkeypatch
+):
+    """A second home has images of the data set whose ledger the id system shares."""
+    on_server(team, monkeypatch)
+    shared = made(tmp_path, "shared", 0, "--people", clinic)
+    key = (people_index().folder / "key").read_bytes()
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
+    monkeypatch.delenv("DPHEAD_LEDGER")
+    path, command = year(tmp_path, "theirs", 60)
+    fitted(*command, "--dataset-id", id_of(shared))
+    charged(path)
+    on_server(team, monkeypatch)
+    (people_index().folder / "key").write_bytes(key)
+    assert "would not count" in words(refusal("ledger", "people", clinic, path))
+
+
 def test_one_command_merges_the_ledger_files_of_several_data_sets_on_a_server(
     team, tmp_path, clinic, monkeypatch
 ):

@@ -365,6 +365,21 @@ def test_a_home_that_dies_in_a_move_has_noted_the_server(team, monkeypatch):
     assert noted_ledgers(dataset_id) == [Ledger(url, dataset_id).path]
 
 
+def test_a_move_that_is_refused_leaves_the_home_its_files(team, monkeypatch):
+    """Also the move of another ledger, after which this one could not follow."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    first, second = sorted(uuid.uuid4().hex for _ in range(2))
+    for dataset_id in (first, second):
+        charged_in_home(dataset_id)
+    url = team.url(CLIENT)
+    reserve(specs(1, 20.0), Ledger(url, first))  # by another member
+    for dataset_id, found in ((first, "already has fits"), (second, "takes only one")):
+        with pytest.raises(LedgerError, match=found):
+            move_ledger(ledger_in_home(dataset_id), url)
+        assert noted_ledgers(dataset_id) == []
+        charged_in_home(dataset_id)
+
+
 def test_no_ledger_moves_from_a_home_where_another_cannot(team, monkeypatch, tmp_path):
     """The home could charge nothing any more: neither there nor here."""
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
@@ -374,7 +389,7 @@ def test_no_ledger_moves_from_a_home_where_another_cannot(team, monkeypatch, tmp
     book = open_ledger(tmp_path / "p.sqlite", second)
     with charging(book):
         reserve(specs(1, 20.0), book)
-    with pytest.raises(LedgerError, match="A server takes only one ledger"):
+    with pytest.raises(LedgerError, match="takes only one ledger"):
         move_ledger(ledger_in_home(first), team.url(CLIENT))
     charged_in_home(first)
 

@@ -45,20 +45,8 @@ def move(source: Ledger, target: Ledger) -> None:
     its next release, and continues in the target. Budget, digests and the order of
     charges stay.
     """
-    # A copy of a damaged ledger would look undamaged.
-    seals.check_undamaged(source)
-    for book in (source, target):
-        if book.meta(PEOPLE) or book.meta(MERGED) or counted_data_sets(book):
-            raise LedgerError(
-                f"The ledger {book.path} belongs to an id system, so it cannot move. "
-                "Nothing was moved. Keep this ledger, and charge its data sets with "
-                "the DPHEAD_HOME and DPHEAD_LEDGER under which they were declared."
-            )
-    _check_target(source, target)
-    before = source.meta(MOVED)
-    if before not in (None, target.path):
-        raise _moved_elsewhere(source, target, before)
-    if before is not None:
+    check_move(source, target)
+    if source.meta(MOVED) is not None:
         _announce(source, target)  # an earlier version closed the source alone
     else:
         # The source's lock: its last digest covers all charges that move.
@@ -75,6 +63,23 @@ def move(source: Ledger, target: Ledger) -> None:
             copy_rows(table, source, target)
         # The copied seals must hold for the copied rows.
         seals.check_undamaged(target)
+
+
+def check_move(source: Ledger, target: Ledger) -> None:
+    """Raise LedgerError if `move` would refuse these ledgers. Nothing is written."""
+    # A copy of a damaged ledger would look undamaged.
+    seals.check_undamaged(source)
+    for book in (source, target):
+        if book.meta(PEOPLE) or book.meta(MERGED) or counted_data_sets(book):
+            raise LedgerError(
+                f"The ledger {book.path} belongs to an id system, so it cannot move. "
+                "Nothing was moved. Keep this ledger, and charge its data sets with "
+                "the DPHEAD_HOME and DPHEAD_LEDGER under which they were declared."
+            )
+    _check_target(source, target)
+    before = source.meta(MOVED)
+    if before not in (None, target.path):
+        raise _moved_elsewhere(source, target, before)
 
 
 def _announce(source: Ledger, target: Ledger) -> None:
@@ -240,7 +245,8 @@ def _moved_elsewhere(source: Ledger, target: Ledger, place: str | None) -> Ledge
 
 
 def _check_target(source: Ledger, target: Ledger) -> None:
-    ids = {source.meta("dataset_id"), target.meta("dataset_id")}
+    # a ledger on a server has a name before its first row
+    ids = {source.meta("dataset_id"), target.meta("dataset_id") or target.dataset_id}
     if len(ids) != 1 or None in ids:
         raise LedgerError(
             "A ledger can move only to a ledger of the same data set, got the "
