@@ -82,3 +82,11 @@ def test_the_expected_gain_is_near_that_of_simulated_scores(sizes, kappa, follow
     true = (after - before).mean()
     assert gain == pytest.approx(true, abs=0.06)
     assert gain * true > 0 or abs(true) < 0.01
+
+
+@pytest.mark.parametrize("rare, adjusted", [(65, False), (75, True)])
+def test_a_gain_of_half_a_point_is_not_worth_an_adjustment(rare, adjusted):
+    """The frequent class loses 2 points, and the rare class gains 3 or 13."""
+    after = [[930, 70], [rare, 100 - rare]]
+    found, given = chosen([[950, 50], [62, 38]], after)
+    assert np.array_equal(found, given) != adjusted
