@@ -76,7 +76,7 @@ from dphead.fit.run_folder import (
 from dphead.planning.plan import check_delta, make_plan, public_facts
 from dphead.privacy.atomic_write import write_atomically
 from dphead.privacy.ledger.store import IN_MEMORY
-from dphead.privacy.noise import NoiseSource
+from dphead.privacy.noise import NoiseSource, refuse_compilation
 from dphead.privacy.python_values import python_value
 from dphead.privacy.release import release
 from dphead.privacy.transform import RowTransform
@@ -410,12 +410,17 @@ class PrivateTraining:
         ------
         ValueError
             If the block `with` has ended, a step failed, or the module changed its
-            parameters. No row is read.
+            parameters. If torch has hooks or modes. No row is read.
+        RuntimeError
+            If torch compiles the caller. No row is read.
         """
         if self._gradients is None:
             raise ValueError(
                 "this training is closed. Iterate inside its block `with`."
             )
+        # here, because an error in `_released` ends the training
+        refuse_compilation()
+        refuse_hooks()
         if (gradient := next(self._gradients, None)) is not None:
             return gradient
         if self.step < len(self._fit.plan.specs):

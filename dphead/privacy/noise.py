@@ -8,12 +8,28 @@ be guessed.
 
 import hashlib
 import secrets
+import sys
 from typing import Any
 
 import numpy as np
 from randomgen import ChaCha
 
 from dphead.privacy.normal import rounded_gaussian, symmetric_rounded_gaussian
+
+
+def refuse_compilation() -> None:
+    """Raise RuntimeError inside a function that torch compiles.
+
+    torch.compile replaces numpy by code of its own. This code draws noise of one sign,
+    and prints keys in warnings.
+    """
+    compiler = sys.modules.get("torch._C._dynamo.eval_frame")
+    if compiler is not None and compiler.get_eval_frame_callback() is not None:
+        raise RuntimeError(
+            "A function that torch compiles called dphead, which would change the "
+            "noise. No row was read. Call dphead outside of torch.compile, and compile "
+            "the optimizer's step alone."
+        )
 
 
 class NoiseSource:

@@ -20,7 +20,7 @@ from dphead.privacy.contract import (
     SumTask,
 )
 from dphead.privacy.ledger.charge import Charge
-from dphead.privacy.noise import NoiseSource, rounded_noise
+from dphead.privacy.noise import NoiseSource, refuse_compilation, rounded_noise
 from dphead.privacy.normal import LARGEST_SD, SMALLEST_SD
 from dphead.privacy.sampling import poisson_sample
 from dphead.privacy.statistic_base import Params, Statistic, check_whole, root
@@ -69,6 +69,8 @@ def release(
         If the statistic or the rows differ from the plan. If seeded noise was charged
         as private. If there is no noise but the ledger stores values. If the noise or
         the sum could overflow. Raised before any row is read.
+    RuntimeError
+        If torch compiles the caller (`refuse_compilation`).
     LedgerError
         If the release is not the next reserved one, or cannot begin or be committed.
     TypeError
@@ -85,6 +87,7 @@ def release(
     The charge is durable before the summer is called. If the ledger stores values, the
     noisy value is durable before it is returned.
     """
+    refuse_compilation()
     # Everything until `begin` reads public values only.
     _check_planned(statistic, rows, spec)
     if spec.private and not noise.private:

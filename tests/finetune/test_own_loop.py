@@ -382,6 +382,14 @@ def test_a_mode_that_sees_every_operation_reads_no_row(mode, unread):
         next(private)
 
 
+def test_a_compiled_step_reads_no_row(unread):
+    """A compiler that replaces numpy would draw noise of one sign, and tell keys."""
+    with training(module()) as private:
+        step = torch.compile(lambda: next(private), backend="eager")
+        with pytest.raises(RuntimeError, match="A function that torch compiles"):
+            step()
+
+
 def test_a_default_device_hinders_no_step():
     with training(module()) as private, torch.device("cpu"):
         assert next(private)

@@ -3,8 +3,10 @@ raise, warn or skip the noise.
 """
 
 import math
+import sys
 import warnings
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -222,6 +224,28 @@ def test_a_release_that_was_not_planned_reads_nothing(rows):
     with pytest.raises(LedgerError):  # one more step than was accounted for (defect 3)
         run(statistic, rows, spec, ledger)
     assert Counted.reads == 1
+
+
+def test_nothing_is_charged_or_released_while_torch_compiles_the_caller(
+    rows, monkeypatch
+):
+    """Compiled numpy draws other noise. `finetune/test_own_loop.py` compiles a step."""
+    statistic = ClassSums(M)
+    spec = spec_of(statistic, 40)
+    ledger, book = reserve([spec]), Ledger()
+    compiler = SimpleNamespace(get_eval_frame_callback=lambda: None)
+    monkeypatch.setitem(sys.modules, "torch._C._dynamo.eval_frame", compiler)
+    reserve([spec])
+    compiler.get_eval_frame_callback = lambda: run
+    for use in (
+        lambda: run(statistic, rows, spec, ledger),
+        lambda: reserve([spec], book),
+    ):
+        with pytest.raises(RuntimeError, match="torch compiles"):
+            use()
+    assert Counted.reads == book.count_fits() == 0
+    compiler.get_eval_frame_callback = lambda: None
+    run(statistic, rows, spec, ledger)  # it is still the next release
 
 
 def test_a_seed_needs_a_charge_that_says_so(rows):

@@ -45,6 +45,7 @@ from dphead.privacy.ledger.schema import (
     whole_hour,
 )
 from dphead.privacy.ledger.store import SUM, LedgerFile
+from dphead.privacy.noise import refuse_compilation
 from dphead.privacy.python_values import python_value
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 
@@ -310,6 +311,7 @@ class Ledger(LedgerFile):
         reserved is within the budget, if there is one, whatever happens next. Epsilon
         may exceed it by a relative 1e-9 (`_check`).
         """
+        refuse_compilation()  # before the charge, as `release` does after it
         # One relation and one unit, so that the epsilons of all releases add up.
         kinds = {(s["relation"], s["group_cap"]) for s in specs}
         if len(kinds) != 1:
