@@ -241,22 +241,26 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
     text = f"{tied(limit)}, for all fits in this ledger together. It is never exceeded."
     beside = "The ledger is new and has no data set: its first fit sets it."
     if dataset_id := book.meta("dataset_id"):
-        beside = (
-            "From now on, dphead refuses fits on the same images in another ledger."
-            if knows_images(dataset_id)
-            else _of_unknown_rows(Path(which))
-        )
+        beside = _of_same_rows(Path(which), knows_images(dataset_id))
     say("Budget", text, beside, *_too_large(Path(which), epsilon, delta))
     say("Ledger", book.path)
 
 
-def _of_unknown_rows(which: Path) -> str:
-    """Return how dphead can recognize rows that are no images known in this home."""
+def _of_same_rows(which: Path, known: bool) -> str:
+    """Return whether or how dphead recognizes the rows of a ledger in other files.
+
+    `known` says whether it knows images of a data set that the ledger counts.
+    """
     from dphead_extract.features.format import open_features
+    from dphead_extract.shards import blocks_of
 
     from dphead.analysis.protected import made_of_images
     from dphead.fit.files import extraction_of, is_features_file
+    from dphead.fit.ledgers import image_index
 
+    recognized = (
+        "From now on, dphead refuses fits on the same images in another ledger."
+    )
     images = (
         "Images are recognized only after you repeat their `dphead extract` with the "
         "same -o and this DPHEAD_HOME."
@@ -266,9 +270,13 @@ def _of_unknown_rows(which: Path) -> str:
         "--same-data-as FILE."
     )
     if not is_features_file(which):
-        return f"{images} {rows}"
+        return recognized if known else f"{images} {rows}"
     with open_features(which) as file:
-        return images if made_of_images(extraction_of(file)) else rows
+        if not made_of_images(extraction_of(file)):
+            return rows
+        # a ledger can count images of other files too
+        blocks = (file.dataset_id, file.salt, blocks_of(file))
+        return recognized if known and image_index().has_blocks(*blocks) else images
 
 
 def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:

@@ -23,6 +23,8 @@ from commands import (
     words,
 )
 from core import reserve
+from dphead_extract.features.format import open_features
+from dphead_extract.shards import blocks_of
 from ledgers import specs
 
 from dphead.cli import COMMANDS
@@ -181,14 +183,17 @@ def test_verify_finds_damage(tmp_path):
     assert "is damaged: " in refusal("ledger", "show", book)
 
 
-def test_a_budget_names_what_is_recognized_in_another_ledger(features):
-    """Images. An import of the same rows has a ledger of its own."""
-    command = ("ledger", "budget", features, "--epsilon", 1, "--delta", 1e-3)
-    said = fitted(*command).out
-    assert "--same-data-as" in said and "refuses fits" not in said
-    image_index().add(id_of(features), np.arange(4, dtype=np.uint64))
-    said = fitted(*command).out
-    assert "refuses fits on the same images" in said and "--same-data-as" not in said
+def test_a_budget_names_what_is_recognized_in_another_ledger(tmp_path):
+    """All images of the file, not only some of its data set or id system."""
+    path = features_file(tmp_path / "images.h5", **OF_IMAGES)
+    command = ("ledger", "budget", path, "--epsilon", 1, "--delta", 1e-3)
+    assert "refuses fits" not in fitted(*command).out
+    image_index().add(id_of(path), np.arange(4, dtype=np.uint64))
+    assert "refuses fits" not in fitted(*command).out
+    with open_features(path) as file:
+        image_index().mark_blocks(file.dataset_id, file.salt, blocks_of(file))
+    said = words(fitted(*command).out)
+    assert "refuses fits on the same images" in said and "same -o" not in said
 
 
 def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):
