@@ -78,7 +78,7 @@ def extract_options(dataset: str, features: str) -> str:
             )
         return MOBILENET + shlex.quote(str(weights))
     if features == "scatternet-normalized-27":
-        return "--backbone scatternet --normalize group --groups 27"
+        return "--backbone scatternet --normalize group:27"
     options = "--backbone scatternet --normalize none"
     if dataset == "digits":
         return f"{options} --scatter-j 1"

@@ -1,8 +1,11 @@
 """Images are found under their owners' names, and a missing folder is named."""
 
+import shlex
+
 import pytest
 
 from benchmarks import features
+from dphead.cli.extract import extract
 
 
 @pytest.mark.parametrize("name", ["mnist", "MNIST/raw"])
@@ -22,3 +25,20 @@ def test_missing_weights_are_named_before_an_extraction(tmp_path, monkeypatch):
         FileNotFoundError, match=r"weights/mobilenetv2_100.*docs/papers"
     ):
         features.extract_options("cifar10", "mobilenetv2-128")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        ("digits", "scatternet"),
+        ("cifar10", "scatternet"),
+        ("cifar10", "scatternet-unscaled"),
+        ("fashion-mnist", "scatternet-normalized-27"),
+    ],
+)
+def test_features_are_extracted_with_options_that_the_command_has(
+    dataset, name, tmp_path
+):
+    options = shlex.split(features.extract_options(dataset, name))
+    parsed = extract.make_context("extract", [str(tmp_path), "-o", "x.h5", *options])
+    assert parsed.params["name"] == "scatternet"
