@@ -118,7 +118,7 @@ def reproduce(selectors: tuple[str, ...], draws: int, **given: Any) -> None:
         try:
             click.echo(runner.reproduce(selector, draws=draws, **given))
         except (KeyboardInterrupt, click.Abort):
-            click.echo("\nInterrupted. What is done so far:\n", err=True)
+            click.echo("\nInterrupted. Stored fits, and those that ended:\n", err=True)
             click.echo(runner.reproduce(selector, draws=0, **given))
             raise
         except RuntimeError as error:
