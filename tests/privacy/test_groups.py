@@ -326,7 +326,7 @@ def test_a_budget_takes_fits_of_several_caps_and_random_batches_of_groups_once()
     curve = rdp_curve(mixed.events(), [order])
     assert curve[0] >= order * (4 / 9) ** 2 / 2
     assert mixed.spent(delta).epsilon == rdp_epsilon(order, curve[0], delta)
-    with pytest.raises(LedgerError, match=r"got the group cap 2\."):
+    with pytest.raises(LedgerError, match=r"Got the group cap 2\."):
         reserve(pairs, mixed)
     assert len(mixed.fits()) == 2
 
