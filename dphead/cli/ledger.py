@@ -224,7 +224,7 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
     \b
     dphead ledger budget train.h5 --epsilon 3 --delta 1e-5
     """
-    from dphead.fit.ledgers import fix_budget, knows_images
+    from dphead.fit.ledgers import fix_budget
     from dphead.privacy.ledger.server import is_url
 
     if is_url(which):
@@ -240,17 +240,14 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
     limit = declared_at(epsilon, delta)
     text = f"{tied(limit)}, for all fits in this ledger together. It is never exceeded."
     beside = "The ledger is new and has no data set: its first fit sets it."
-    if dataset_id := book.meta("dataset_id"):
-        beside = _of_same_rows(Path(which), knows_images(dataset_id))
+    if book.meta("dataset_id"):
+        beside = _of_same_rows(Path(which))
     say("Budget", text, beside, *_too_large(Path(which), epsilon, delta))
     say("Ledger", book.path)
 
 
-def _of_same_rows(which: Path, known: bool) -> str:
-    """Return whether or how dphead recognizes the rows of a ledger in other files.
-
-    `known` says whether it knows images of a data set that the ledger counts.
-    """
+def _of_same_rows(which: Path) -> str:
+    """Return whether or how dphead recognizes the rows of a ledger in other files."""
     from dphead_extract.features.format import open_features
     from dphead_extract.shards import blocks_of
 
@@ -270,13 +267,13 @@ def _of_same_rows(which: Path, known: bool) -> str:
         "--same-data-as FILE."
     )
     if not is_features_file(which):
-        return recognized if known else f"{images} {rows}"
+        return f"{images} {rows}"  # it does not say which files it counts
     with open_features(which) as file:
         if not made_of_images(extraction_of(file)):
             return rows
-        # a ledger can count images of other files too
+        # of this file, since a ledger can count images of other files too
         blocks = (file.dataset_id, file.salt, blocks_of(file))
-        return recognized if known and image_index().has_blocks(*blocks) else images
+        return recognized if image_index().has_blocks(*blocks) else images
 
 
 def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:

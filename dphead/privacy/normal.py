@@ -15,7 +15,7 @@ guess, which is corrected or checked.
 
 import math
 from collections.abc import Callable
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 
@@ -357,6 +357,7 @@ def value_and_slope(p: int) -> tuple[float, float]:
 
 def _slope(x: float) -> float:
     """Return √(2π)·exp(x²/2), the slope of Φ⁻¹, to a relative 2⁻⁵¹ for the float x."""
-    with localcontext(prec=30):  # ignore the caller's context; exp rounds correctly
+    # ignore the caller's context; exp rounds correctly
+    with localcontext(Context(prec=30)):
         growth = (Decimal(x) ** 2 / 2).exp()
     return math.sqrt(2 * math.pi) * float(growth)

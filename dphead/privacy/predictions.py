@@ -5,7 +5,7 @@ checked, in integers, against the bound (proofs/exactness.md).
 """
 
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from functools import cache
 from typing import Any
 
@@ -72,7 +72,8 @@ def integer_weights(weights: np.ndarray) -> IntegerWeights:
 @cache
 def powers_of_two() -> np.ndarray:
     """Return POWER_SCALE * 2**(-i / POWER_TABLE_SIZE) for each i, rounded, int64."""
-    with localcontext(prec=30):  # decimal arithmetic is the same on every machine
+    # decimal arithmetic is the same on every machine
+    with localcontext(Context(prec=30)):
         step = Decimal(2) ** (Decimal(-1) / POWER_TABLE_SIZE)
         half = Decimal("0.5")
         powers = (POWER_SCALE * step**i for i in range(POWER_TABLE_SIZE))

@@ -49,6 +49,7 @@ def _rounded(value: float, digits: int, rounding: str, power: int = 0) -> str:
     if not math.isfinite(value):
         return f"{value:g}"
     # the shortest digits of a float: 0.1 is not a little more than 0.1
-    exact = Decimal(repr(float(value))).scaleb(power)
+    # a context of our own: `scaleb` rounds by the caller's
+    exact = Decimal(repr(float(value))).scaleb(power, Context(prec=40))
     rounded = Context(prec=digits, rounding=rounding).plus(exact)
     return f"{float(rounded):.{digits}g}"

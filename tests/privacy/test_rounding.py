@@ -1,6 +1,7 @@
 """Tests of printed numbers: each is rounded in the safe direction only."""
 
 import math
+from decimal import ROUND_FLOOR, localcontext
 
 import pytest
 from hypothesis import given
@@ -58,3 +59,13 @@ def test_numbers_of_few_digits_stay_as_they_are(value, up, down):
 def test_an_epsilon_and_its_delta_are_in_one_form():
     assert spent_at(1.23411, 1e-5) == "epsilon 1.235 at delta 1e-05"
     assert declared_at(1.234567891, 1.5e-5) == "epsilon 1.234567891 at delta 1.5e-05"
+
+
+def test_the_callers_decimal_context_moves_no_printed_number():
+    """A program that counts money sets one."""
+    numbers = (1.00149, 8.4444, 2.756, 0.92344)
+    shown = [(rounded_up(x, 5), rounded_down(x, 3), percent_up(x)) for x in numbers]
+    with localcontext(prec=2, rounding=ROUND_FLOOR):
+        assert shown == [
+            (rounded_up(x, 5), rounded_down(x, 3), percent_up(x)) for x in numbers
+        ]

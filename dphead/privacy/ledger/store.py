@@ -186,6 +186,12 @@ class LedgerFile:
                 self._open_to_read()
             else:
                 self._open_to_write()
+            engine = create_engine(
+                "sqlite://", creator=lambda: self._db, poolclass=StaticPool
+            )
+            self._connection = engine.connect()
+            if not read_only:
+                self._prepare()
         except OSError as error:
             raise LedgerError(
                 f"{self.path} cannot be opened as a ledger ({error}). Name another "
@@ -194,10 +200,6 @@ class LedgerFile:
             ) from error
         except _FAULTS as error:
             raise self._unsound(error) from error
-        engine = create_engine(
-            "sqlite://", creator=lambda: self._db, poolclass=StaticPool
-        )
-        self._connection = engine.connect()
 
     def _check_beside(self) -> None:
         """Raise LedgerError for a name beside the ledger that leads to another file.
@@ -244,6 +246,14 @@ class LedgerFile:
         self._db = sqlite3.connect(
             self.path, isolation_level=None, timeout=WRITE_PATIENCE
         )
+
+    def _prepare(self) -> None:
+        """Set what the proofs need of SQLite, and make missing tables.
+
+        Call it after SQLAlchemy has connected: a program can have a listener for all
+        engines, which changes these settings.
+        """
+        self._db.execute("PRAGMA journal_mode=DELETE")
         # EXTRA also syncs the folder after the journal is removed (proofs/ledger.md).
         self._db.execute("PRAGMA synchronous=EXTRA")
         # Without this, REPLACE deletes rows without running the triggers.

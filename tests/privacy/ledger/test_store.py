@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from core import python, reserve
 from ledgers import filled, run_release, specs
+from sqlalchemy import Engine, event
 
 from dphead.privacy import atomic_write
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -465,3 +466,24 @@ def test_a_look_takes_back_the_transaction_of_a_process_that_died(path):
     with closing(Ledger(path, read_only=True)) as look:
         assert look.count_fits() == 1
     assert not journal.exists()
+
+
+def test_a_programs_listener_for_all_engines_changes_no_setting_of_a_ledger(tmp_path):
+    """As SQLAlchemy's documents show for SQLite. A charge must reach the disk."""
+
+    def faster(connection, _):
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA recursive_triggers=OFF")
+
+    path = tmp_path / "l.sqlite"
+    event.listen(Engine, "connect", faster)
+    try:
+        with closing(Ledger(path)) as book:
+            names = ("journal_mode", "synchronous", "recursive_triggers")
+            found = [book.first(f"PRAGMA {name}")[0] for name in names]
+            reserve(specs(1, 20.0), book)
+    finally:
+        event.remove(Engine, "connect", faster)
+    assert found == ["delete", 3, 1]
+    assert Ledger(path, read_only=True).count_fits() == 1
