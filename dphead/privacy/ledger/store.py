@@ -253,12 +253,13 @@ class LedgerFile:
         Call it after SQLAlchemy has connected: a program can have a listener for all
         engines, which changes these settings.
         """
-        self._db.execute("PRAGMA journal_mode=DELETE")
+        assert (db := self._db) is not None
+        db.execute("PRAGMA journal_mode=DELETE")
         # EXTRA also syncs the folder after the journal is removed (proofs/ledger.md).
-        self._db.execute("PRAGMA synchronous=EXTRA")
+        db.execute("PRAGMA synchronous=EXTRA")
         # Without this, REPLACE deletes rows without running the triggers.
-        self._db.execute("PRAGMA recursive_triggers=ON")
-        self._db.executescript(_SCRIPT)
+        db.execute("PRAGMA recursive_triggers=ON")
+        db.executescript(_SCRIPT)
 
     def meta(self, key: str) -> str | None:
         """Return a value that is fixed once, or None if it is not fixed yet.
