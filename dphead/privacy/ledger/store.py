@@ -253,7 +253,8 @@ class LedgerFile:
         Call it after SQLAlchemy has connected: a program can have a listener for all
         engines, which changes these settings.
         """
-        assert (db := self._db) is not None
+        db = self._db
+        assert db is not None
         db.execute("PRAGMA journal_mode=DELETE")
         # EXTRA also syncs the folder after the journal is removed (proofs/ledger.md).
         db.execute("PRAGMA synchronous=EXTRA")
