@@ -22,6 +22,7 @@ from dphead.analysis.sealed import plain, read_json, write_json
 from dphead.fit import report as reports
 from dphead.fit.fit import About, Fit, FitResult, charge_ledger
 from dphead.fit.ledgers import (
+    Elsewhere,
     charged_elsewhere,
     check_alone,
     counted_in,
@@ -55,8 +56,8 @@ def beside_others(
 ) -> About:
     """Add a warning for each ledger that the run's own ledger does not count.
 
-    `charged` is True if the fit was charged before. `known` are data sets with some of
-    the images of a run whose own images are not in the index.
+    `charged` is True if the fit was charged before. If the index does not have the
+    run's images, `known` are the data sets that share images with the run.
 
     Raises
     ------
@@ -77,19 +78,28 @@ def beside_others(
             earlier = book.count_fits()
     found = charged_elsewhere(dataset_id, own)
     for one in known:
-        listed = [other.path for other in found]
-        for more in charged_elsewhere(counted_in(one.dataset_id), own):
-            if more.path not in listed:
-                found.append(replace(more, overlap=more.overlap or one))
+        beside = charged_elsewhere(counted_in(one.dataset_id), own)
+        found += [replace(more, overlap=more.overlap or one) for more in beside]
     if (found or earlier) and tuning == "none":
         raise ValueError(
             f"--tuning none is not true: the ledger {own if earlier else found[0].path}"
             " has fits on the same images, which can have decided the settings. Drop "
             "--tuning, or type how the settings were chosen."
         )
-    uncounted = tuple(reports.uncounted(one.fact(out)) for one in found)
-    warnings = about.warnings + uncounted
-    return replace(about, elsewhere=tuple(found), warnings=warnings)
+    return _naming(about, found, out)
+
+
+def _naming(about: About, found: Sequence[Elsewhere], out: Path) -> About:
+    """Add ledgers that the run's own ledger does not count, each with a warning.
+
+    A ledger that `about` names stays as it is.
+    """
+    for one in found:
+        if one.path not in [listed.path for listed in about.elsewhere]:
+            warnings = (*about.warnings, reports.uncounted(one.fact(out)))
+            elsewhere = (*about.elsewhere, one)
+            about = replace(about, elsewhere=elsewhere, warnings=warnings)
+    return about
 
 
 def _check_new(out: Path) -> None:
@@ -370,16 +380,6 @@ def tuning_of(settings: Iterable[Any], ledger: Ledger) -> str:
     return "NOT ACCOUNTED" if chosen or len(ledger.fits()) > 1 else "none"
 
 
-def _beside_now(about: About, out: Path, own: str) -> About:
-    """Add the ledgers that were charged while this run was prepared or trained."""
-    listed = [one.path for one in about.elsewhere]
-    found = charged_elsewhere(about.source.dataset_id, own)
-    more = tuple(one for one in found if one.path not in listed)
-    uncounted = tuple(reports.uncounted(one.fact(out)) for one in more)
-    elsewhere, warnings = about.elsewhere + more, about.warnings + uncounted
-    return replace(about, elsewhere=elsewhere, warnings=warnings)
-
-
 def write_report(
     out: Path,
     about: About,
@@ -423,7 +423,9 @@ def write_report(
     dict
         The report.
     """
-    about = _beside_now(about, out, result.ledger.path)
+    # also what was charged while this run was prepared or trained
+    found = charged_elsewhere(about.source.dataset_id, result.ledger.path)
+    about = _naming(about, found, out)
     facts = result.plan.facts
     digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
     report = reports.build_report(

@@ -130,8 +130,7 @@ def release(
         )
     if spec.noise_multiplier > 0:
         # Add noise once, to the total. An integer plus rounded noise is a rounding of
-        # the
-        # Gaussian mechanism, so it is post-processing.
+        # the Gaussian mechanism, so it is post-processing.
         generator = noise.generator(sequence, "noise")
         value = value + rounded_noise(generator, value.shape, sd, statistic.symmetric)
     released = value * unit

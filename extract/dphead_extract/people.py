@@ -215,7 +215,7 @@ class People:
         people = self._digests(groups)
         whose = f"of {len(people):,} people"
         self._refuse_known(people, whose, dataset_id, joining)
-        if self.new:  # check files too whose declaration was missing or interrupted
+        if self.new:  # include files with a missing or interrupted declaration
             others = entry[entry != system]
             whose = "people in files of this data set"
             self._refuse_known(others, whose, dataset_id, joining)

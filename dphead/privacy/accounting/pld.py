@@ -97,6 +97,7 @@ def pld_epsilon(
     """
 
     def bound(direction: str, coarser: float) -> float:
+        """Return an upper bound on the epsilon of one direction."""
         distribution = loss_distribution(events, relation, coarser, (direction,))
         # A loss beyond 1e6 is of no use to anyone: epsilon is infinite.
         return distribution[0].epsilon(delta) if distribution else math.inf

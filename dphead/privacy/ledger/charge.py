@@ -206,8 +206,7 @@ class Charge(Generic[_Book]):
                 kept=lambda: self._states(sequence).get("committed") == digest
             ):
                 # Write the log first: its unique index refuses a second value before
-                # the
-                # file is written. The transaction ends, and shows the commit, only
+                # the file is written. The transaction ends, and shows the commit, only
                 # after the file is on disk.
                 self._log(sequence, "committed", digest)
                 if self.store is not None:

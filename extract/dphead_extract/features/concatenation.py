@@ -150,7 +150,7 @@ def _header(files: list[FeaturesFile]) -> Header:
         hashlib.sha256(file.block_digest.tobytes()).hexdigest() for file in files
     ]
     declared = [file.people for file in files if file.people is not None]
-    # prefer a file whose people are not new: new people can be merged later
+    # prefer a shared declaration: people declared new may have been merged since
     if declared:
         config["people"] = min(declared, key=lambda people: people["new"])
     return Header(
