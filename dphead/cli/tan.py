@@ -300,6 +300,8 @@ def _simulated(options: Any, settings: Any, seed: int) -> float:
             accountant="rdp",
             test_is="public",
             ledger=IN_MEMORY,
+            people=None,
+            new_people=False,
             seed=seed,
             tuning="public data",
             settings=replace(settings, init_seed=seed),

@@ -31,6 +31,7 @@ from dphead.fit.options import (
     memory_option,
 )
 from dphead.planning.calibration import OF_SAMPLES
+from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.solvers.settings import MOST_RELEASES, NOT_NEGATIVE, Range
 
 _MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
@@ -165,6 +166,12 @@ class FinetuneOptions(RunOptions):
             raise ValueError(
                 "--evaluate-every needs --test-is public, got --test-is "
                 f"{self.test_is}. Add --test-is public, or drop --evaluate-every."
+            )
+        if self.people is not None and self.ledger == IN_MEMORY:
+            raise ValueError(
+                f"--people {self.people} needs a ledger that is kept, because the data "
+                "sets of an id system share one. Drop --people, or drop --ledger "
+                f"{IN_MEMORY}."
             )
         named = (self.same_data_as, self.dataset_id, self.new_data_set or None)
         if len(named) - named.count(None) > 1:

@@ -311,9 +311,10 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
 
     A features file has its own id. For images, an option may name the data set by an
     id, a file or a ledger. Otherwise it is the data set that already has the images, or
-    a new one. With an infinite epsilon and no ledger, new images get no id. Without an
-    index, only an option sets an id. A dry run keeps neither images, people nor a new
-    id, and a ledger in memory neither images nor people.
+    a new one. With an infinite epsilon, no ledger and no id system, new images get no
+    id. Without an index, only an option sets an id. A dry run keeps neither images,
+    people nor a new id. A ledger in memory keeps no images, and `FinetuneOptions`
+    refuses a declaration with it.
 
     Parameters
     ----------
@@ -345,6 +346,8 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     in_memory = options.ledger == IN_MEMORY
     with people.held():
         uncounted = options.ledger is None and np.isinf(options.epsilon)
+        # a declaration that a report states is checked and recorded
+        uncounted &= people.system is None
         # the budget of a known data set, if any, covers every fit
         if in_memory or (named is None and uncounted and not notable):
             named = named or next((one.dataset_id for one in notable), None)

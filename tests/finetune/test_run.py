@@ -435,6 +435,33 @@ def test_images_of_an_id_system_are_charged_to_its_ledger(tmp_path):
     assert not (tmp_path / "two").exists()
 
 
+def test_people_of_a_run_that_protects_nothing_are_checked_and_recorded(tmp_path):
+    """Its report states that nobody is in another data set of the id system."""
+    source(tmp_path, group=np.arange(60) // 2)
+    own = {"ledger": None, "epsilon": math.inf, "seed": None, "people": "clinic"}
+    given = options(tmp_path, "run", **own, new_people=True)
+    given = replace(given, settings=replace(SETTINGS, noise_multiplier=None))
+    groups = load_data(given, given.features, given.split, image_index()).groups
+    people = People(people_index(), "clinic", True)
+    first = uuid.uuid4().hex
+    people.keep(first, "", np.append(groups[:2], 1))
+    with pytest.raises(ExtractError, match=f"1 of 20 people are also in .*{first}"):
+        finetune(given)
+    assert not given.out.exists() and not [*image_index().folder.glob("*.digests")]
+    source(tmp_path, group=np.arange(60) // 2 + 100)
+    data = finetune(given)["report"]["data"]
+    assert data["people"] == {"system": "clinic", "new": True}
+    now = load_data(given, given.features, given.split, image_index()).groups
+    with pytest.raises(ExtractError, match=f"20 of 20 .*{data['dataset_id']}"):
+        people.check(None, now)
+
+
+def test_a_ledger_in_memory_declares_no_people(tmp_path):
+    """No later run would know them."""
+    with pytest.raises(ValueError, match="--people clinic needs a ledger that is kept"):
+        options(tmp_path, "run", people="clinic", new_people=True, ledger=":memory:")
+
+
 def test_images_have_the_declaration_of_their_ledger(tmp_path):
     """Where the index of people does not have it."""
     source(tmp_path, group=np.arange(60) // 2)
