@@ -138,7 +138,7 @@ def _tolerant_streams() -> Output:
 
     Unsupported characters are escaped. File names that are not UTF-8 keep their bytes.
     """
-    for number in range(3):  # another file could take the number of a closed stream
+    for number in range(3):  # the next opened file would get a closed stream's number
         try:
             os.fstat(number)
         except OSError:

@@ -224,7 +224,8 @@ class _NoiseRecord:
             for i, counts in enumerate(each):
                 n = counts.sum()
                 odd = (n - hadamard(2**_BYTE) @ counts) // 2
-                # the parity of the bits of k is entry k; the last byte may be a part
+                # entry k counts odd parities of the set of bits that k has; the last
+                # byte can have fewer bits
                 odd = odd[1 : 2 ** min(_BYTE, self._bits - _BYTE * i)]
                 ps = _two_sided(binom(n, 0.5), odd)
                 worst = int(np.argmin(ps))

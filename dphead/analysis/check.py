@@ -442,7 +442,8 @@ def notes(run: FinishedRun) -> list[str]:
         )
     elif len(run.fits) > ledger["fits"]:
         later = len(run.fits) - ledger["fits"]
-        kind = "more" if run.ledger_now.get("is_sum") else "later"  # older if merged
+        # a merged ledger also counts fits that are older than this one
+        kind = "more" if run.ledger_now.get("is_sum") else "later"
         more = f"{later} {kind} fit{'' if later == 1 else 's'}"
         if run.merged:
             more = f"counted in the ledger {run.merged} now, with {later} more fits"

@@ -89,7 +89,7 @@ def located(name: str, folder: Path) -> Path | str:
 
 
 def places_of(book: Ledger) -> list[str]:
-    """Return the places, among those that a closed ledger names, that have a ledger.
+    """Return the places that a closed ledger names, as far as they have a ledger.
 
     If DPHEAD_HOME itself was moved, the ledger of an id system is found there.
     """
@@ -104,8 +104,9 @@ def places_of(book: Ledger) -> list[str]:
 def moved_to(book: Ledger) -> tuple[str | None, bool]:
     """Return the place that a closed ledger names, and whether its charges are there.
 
-    Otherwise, or if the ledger at the place is unreadable, the charges and the budget
-    of `book` count. A row in `book` that names the place is not enough.
+    The ledger at the place is read to find out, because a row in `book` that names the
+    place is no proof. If charges are missing there, or the ledger is unreadable, the
+    charges and the budget of `book` count.
     """
     place = book.meta(MOVED)
     if place in (None, book.path):

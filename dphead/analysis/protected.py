@@ -111,7 +111,7 @@ def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) 
     if group_cap is None:
         return f"one {thing}"
     counted = f"{group_cap} means" if group_mean else group_cap
-    # the row of a network that protects groups is their mean
+    # a network that protects groups uses one mean per group
     counted = "one mean counts" if counted == "1 means" else f"{counted} count"
     return f"one person (group) with all their {thing}s, of which at most {counted}"
 

@@ -390,7 +390,11 @@ def _check_recorded(
 def _ledger_fits(
     report: dict[str, Any], plan: Plan, given: str | Path | None, file: Path
 ) -> tuple[list[dict[str, Any]] | None, str | None, dict[str, Any] | None]:
-    """Return all fits of the run's ledger, where it was merged into, and its limit."""
+    """Return the fits of the ledger that counts the run now, its place, and its limit.
+
+    The place is None if that is the run's own ledger. All are None if the ledger is
+    unreachable. The limit is None only then.
+    """
     path = given or located(report["ledger"]["path"], file.parent)
     if is_on_server(path):
         if given is None and team_url() is None:
@@ -455,8 +459,8 @@ def _ledger_fits(
 def _is_away(book: Ledger) -> bool:
     """Return whether a closed ledger names a place that cannot be read.
 
-    A move or a merge that was interrupted has its target, and the fits count in the
-    first ledger until all are in the target.
+    After an interrupted move or merge, the place can be read. The fits then count in
+    `book` until all of them are at the place.
     """
     place, there = moved_to(book)
     if place is None or there:

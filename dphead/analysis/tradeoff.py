@@ -24,7 +24,7 @@ from dphead.privacy.rounding import percent_up
 REPORTED_RATES = (0.001, 0.01, 0.1)
 # the rate used in reports with one number; chosen
 FALSE_POSITIVE_RATE = 0.01
-# names of the two cases in JSON output, by whether another row is used instead
+# keys in JSON output for the compared data set: the row is replaced, or it is absent
 PLACES = {True: "replaced", False: "absent"}
 
 
@@ -144,7 +144,8 @@ def delta_curve(
     mu = total_mu(events)
     if mu is not None:
         return np.array([delta_from_mu(mu, float(e)) for e in epsilons])
-    from dphead.privacy.accounting.pld import loss_distribution  # it takes seconds
+    # the import takes seconds
+    from dphead.privacy.accounting.pld import loss_distribution
 
     noiseless = any(e.noise_multiplier == 0 and e.count for e in events)
     distribution = None if noiseless else loss_distribution(events, relation)
@@ -215,10 +216,10 @@ def _tradeoff_function(
 
 
 def is_replaced(relation: str) -> bool:
-    """Return whether another row would have been used instead, by default.
+    """Return whether a relation's bounds assume, by default, that a row is replaced.
 
-    This is the case with a public number of rows. With a private number (add_remove),
-    no other row would have been used.
+    With a public number of rows, another row is used in its place. With a private
+    number (add_remove), no other row is used.
     """
     return relation != "add_remove"
 

@@ -142,8 +142,8 @@ def main() -> None:
             raise
         said = " ".join(str(error).split())[:200] or type(error).__name__
         _refuse(
-            f"the work must fit in memory, but memory ran out: {said!r}. Use less "
-            "data, smaller sizes or fewer views, or a larger `ulimit -v`."
+            f"memory ran out ({said!r}). Use less data, smaller sizes or fewer views, "
+            "or a larger `ulimit -v`."
         )
 
 

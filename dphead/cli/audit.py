@@ -166,7 +166,8 @@ def _print(r: dict[str, Any]) -> None:
     ]
     for test in laws["failed"]:
         texts.append(f"FAILED: {test['name']}, {test['about']}: {test['measured']}")
-    odds = 2 * (1 - r["confidence"])  # one share for the bounds and one for the tests
+    # bounds and tests each fail with probability 1 - confidence
+    odds = 2 * (1 - r["confidence"])
     verdict = "passed: no bound exceeds the claim, no test fails"
     if not r["passed"]:
         failed = "a bound exceeds the claim" if laws["passed"] else laws["least"]

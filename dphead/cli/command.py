@@ -123,7 +123,8 @@ class WithOptions(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the declared options, then the command's other options."""
-        # click compares the objects of two calls, to keep the order of what was typed
+        # Return the same objects in each call: click finds the order of what was typed
+        # by comparing them.
         kept = ctx.meta.setdefault(f"dphead.options of {self.name}", [])
         if not kept:
             for name, one in self.options().items():

@@ -267,7 +267,7 @@ def _of_same_rows(which: Path) -> str:
         "--same-data-as FILE."
     )
     if not is_features_file(which):
-        return f"{images} {rows}"  # it does not say which files it counts
+        return f"{images} {rows}"  # a ledger does not name the files that it counts
     with open_features(which) as file:
         if not made_of_images(extraction_of(file)):
             return rows

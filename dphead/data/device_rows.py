@@ -180,7 +180,7 @@ def is_traced(x: Any) -> bool:
 def refuse_traced(x: Any = None) -> None:
     """Raise ValueError if `x` is traced, or if a transformation traces the caller.
 
-    Inside `jit`, each operation of jax gives a traced array, also on known arrays. A
+    Inside `jit`, each operation of jax gives a traced array, even on known arrays. A
     charged fit would then fail.
     """
     with own_settings() as jnp:
@@ -230,7 +230,8 @@ def jax_array(x: Any) -> Any:
         )
     if x.is_deleted():
         raise ValueError(
-            f"An array of shape {x.shape} was deleted or donated. Pass a copy of it."
+            f"An array of shape {x.shape} was deleted or donated, so it has no values. "
+            "Copy the array before that, and pass the copy."
         )
     if x.ndim == 2 and str(x.dtype) in _FLOATS:
         return DeviceRows(x)

@@ -34,7 +34,7 @@ class RowsOnAxes:
     @property
     def within(self) -> np.ndarray:
         """Return (n_rows,) bool: True for the rows within their group's cap."""
-        rows: Any = self._rows  # with a group cap
+        rows: Any = self._rows  # rows with a group cap have `within`
         return rows.within
 
     def blocks(
@@ -91,7 +91,8 @@ def principal_axes(x: np.ndarray, count: int) -> PublicAxes:
         )
     narrow = x.shape[1] <= min(_WIDEST_COVARIANCE, len(x))
     kind = "covariance_eigh" if narrow else "arpack" if count < most else "full"
-    from sklearn.decomposition import PCA  # takes 120 MB, which most fits do not need
+    # imported here, because the module takes 120 MB and most fits do not need it
+    from sklearn.decomposition import PCA
 
     # One thread gives one machine's axes the same bits in every run.
     with threadpool_limits(1):

@@ -104,7 +104,8 @@ def cross_validate(
             f"{typed(estimator)} and {typed(X)}. Load the rows of a features file "
             "first, and pass the data set's ledger as `ledger`."
         )
-    if isinstance(X, DeviceRows):  # a score after the charge would fail
+    # otherwise the first score would fail, after the charge
+    if isinstance(X, DeviceRows):
         X.require_one_process()
     if type(folds) is not int or folds < 2:
         raise ValueError(f"`folds` is not a whole number of at least 2: {folds!r}.")

@@ -109,7 +109,7 @@ def is_path(x: Any) -> bool:
 
 
 def as_arrays(*given: Any) -> tuple[Any, ...]:
-    """Return PyTorch tensors and jax arrays for numpy, and other objects unchanged.
+    """Convert PyTorch tensors and jax arrays, and return other objects unchanged.
 
     torch is not imported. bfloat16 becomes float32, because numpy lacks it. A jax
     matrix of floats becomes `DeviceRows`, and its rows are read after the charge.

@@ -203,7 +203,7 @@ def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
         number = as_number(label)
         label = int(label) if number.is_integer() else number
     label = label.item() if isinstance(label, np.generic) else label
-    # a name is its own name, so most labels are found at once
+    # most labels are keys of the table already, so they need no `class_name`
     found = table.get(label, -1)
     return found if found >= 0 else table.get(class_name(label), -1)
 

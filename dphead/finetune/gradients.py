@@ -362,7 +362,7 @@ def _moved(one: Tensor, other: Tensor) -> bool:
 
 
 def _wrapped() -> list[Tensor]:
-    """Return the tensors of torch.func's transforms in use that the collector lists."""
+    """Return the wrapped tensors of active torch.func transforms, by Python's `gc`."""
     wrapped = _functorch.is_functorch_wrapped_tensor
     objects = gc.get_objects()
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}

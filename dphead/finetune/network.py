@@ -542,8 +542,9 @@ class TorchSums:
     ) -> Iterator[tuple[list[Part], np.ndarray]]:
         """Yield a chunk's gradients with the rows that are used, each row at most once.
 
-        A row whose computation raises adds zero: an error would show it. If a chunk
-        raises, its halves are computed, with one of their own rows in free slots.
+        A row whose computation raises adds zero, because an error would reveal the row.
+        If a chunk raises, each half is computed alone, with copies of one of its rows
+        in the free slots.
         """
         slots = np.arange(len(used))
         place = np.where(used, slots, used.argmax()) if filled else slots

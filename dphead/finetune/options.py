@@ -34,7 +34,7 @@ from dphead.planning.calibration import OF_SAMPLES
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.solvers.settings import MOST_RELEASES, NOT_NEGATIVE, Range
 
-_MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
+_MOST_SIDE = 2**14  # longest side of an image in pixels; chosen, not measured
 Scale = float | tuple[float, ...]  # mean or std: one number, or one per channel
 
 

@@ -55,8 +55,8 @@ class About:
     space : str
         Description of the rows that a resume must find unchanged.
     rows : str
-        Digest that a resume must find unchanged: data sets of one id system have one
-        ledger, and can have one `space`. Private.
+        Digest of the rows, which a resume must find unchanged. Data sets of one id
+        system share a ledger and can have equal `space`. Private.
     axes : dict or None
         The public axes of the rows, for the report.
     doubt : str

@@ -423,7 +423,7 @@ def write_report(
     dict
         The report.
     """
-    # also what was charged while this run was prepared or trained
+    # includes charges that were made while this run was prepared or trained
     found = charged_elsewhere(about.source.dataset_id, result.ledger.path)
     about = _naming(about, found, out)
     facts = result.plan.facts

@@ -92,14 +92,18 @@ class Head:
             cover them. If the head was loaded.
         """
         if not hasattr(self.model, "_result"):
-            raise ValueError("A loaded head has its run folder. Copy that folder.")
+            raise ValueError(
+                "`save` cannot save a loaded head. Copy the run folder that it came "
+                "from."
+            )
         for name, fitted in _arrays(self.model).items():
             own: Any = getattr(self, name)
             if getattr(own, "is_deleted", bool)():
                 raise ValueError(
-                    f"`{name}` was deleted or donated. Save the head before, or a copy."
+                    f"`{name}` was deleted or donated, so it has no values. Save the "
+                    "head before that, or save a copy."
                 )
-            same = own is fitted  # both are None
+            same = own is fitted  # True if both are None
             if not (own is None or fitted is None or is_traced(own)):
                 # compare in the precision that jax had at the fit
                 own = np.asarray(own)
@@ -160,7 +164,7 @@ def scores(head: Head, x: Any) -> Any:
 
     Notes
     -----
-    Rows are transformed as in training, in float64, also where jax has float32 as its
+    Rows are transformed as in training, in float64, even if jax has float32 as its
     default. Derivatives leave the rounding of rows out.
     """
     with own_settings():

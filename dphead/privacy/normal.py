@@ -26,7 +26,8 @@ from scipy.special import ndtri
 SMALLEST_SD = 2.0**-4  # below, comparisons at far boundaries take long
 LARGEST_SD = 2.0**44  # above, every draw needs more than 64 bits
 _BLOCK_DRAWS = 8192  # draws per block, whose temporaries fit in cache
-_FIRST_BINADE = 46  # tail digits below 2^46 leave Φ⁻¹ too open: one draw in 2^17
+# Tails below 2^46 have too few digits for `quantile`: one draw in 2^17.
+_FIRST_BINADE = 46
 _CELLS_LOG2 = 5  # log2 of the cells per binade of a tail, each with a Taylor polynomial
 _TAYLOR_DEGREE = 8  # degree of these polynomials
 # Twice the largest error of `quantile`, over 1 + x: proofs/noise.md.

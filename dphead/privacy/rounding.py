@@ -48,8 +48,8 @@ def _rounded(value: float, digits: int, rounding: str, power: int = 0) -> str:
     """Return the number times 10**power, rounded."""
     if not math.isfinite(value):
         return f"{value:g}"
-    # the shortest digits of a float: 0.1 is not a little more than 0.1
-    # a context of our own: `scaleb` rounds by the caller's
+    # `repr` gives the shortest digits: the float 0.1 is printed as 0.1, not as a little
+    # more. Without a context, `scaleb` would round by the caller's.
     exact = Decimal(repr(float(value))).scaleb(power, Context(prec=40))
     rounded = Context(prec=digits, rounding=rounding).plus(exact)
     return f"{float(rounded):.{digits}g}"

@@ -29,8 +29,9 @@ DESCENT = GradientDescent(
     intercept=0.1,
 )
 
-# Step size. Logits of unit rows by which noise alone may move a weight over the whole
-# descent; auto (oracle: best of 0.5, 0.9 and 1.6 on CIFAR-10), ablation.
+# Step size: the logits of unit rows by which noise alone may move a weight over the
+# whole descent. results/auto (oracle): best of 0.5, 0.9 and 1.6 on CIFAR-10;
+# results/ablation.
 MOVE_LOGITS = 0.9
 # The same for a descent from a prior with little signal, which starts closer; trials
 # (ablation, "a public prior", measures the prior's gain with it).
@@ -81,7 +82,8 @@ _MOST_CENTER_SHARE = 0.1
 LENGTHEN_FROM_SHARE = 0.2
 LENGTHEN_AT_MOST = 1.8  # 1.6 logits instead of 0.9
 SHARE_SD = 0.1  # the share counts as known below this noise; chosen
-# Typical share before that, and its standard deviation; ablation, "few rows".
+# Typical share, and its standard deviation. It is averaged with the measured share as
+# long as that one is not known; ablation, "few rows".
 LIKELY_SHARE, LIKELY_SHARE_SD = 0.3, 0.15
 
 # Fits without noise: DP-FC, or plain gradient steps if the Gram matrix is too wide.
@@ -109,16 +111,17 @@ LEAST_COUNT_SHARE, MOST_COUNT_SHARE = 0.01, 0.03
 BEFORE_PART, AFTER_PART = 0.6, 0.2
 
 # Overfitting: the gap between training rows and new rows (`expectation.overfit`);
-# expected, "What overfitting costs". Shift of margins, in standard deviations, at a
-# length of 1, one row and no row correct: fits of five sets of features on 1,077 to
-# 50,000 rows, measured on other training rows.
+# expected, "What overfitting costs". Constant and powers of the shift of margins, in
+# standard deviations. They come from fits of five sets of features on 1,077 to 50,000
+# rows, measured on different training rows.
 MARGIN_SHIFT = 1.6
-SHIFT_POWER_OF_LENGTH, SHIFT_POWER_OF_ROWS = 0.75, -0.2  # the same fits
-SHIFT_POWER_OF_WRONG = 0.15  # the same fits
+SHIFT_POWER_OF_LENGTH, SHIFT_POWER_OF_ROWS = 0.75, -0.2
+SHIFT_POWER_OF_WRONG = 0.15
 # Above SHIFT_CLASSES classes, the shift grows with their number: 54 fits on 20 to 100
 # classes of CIFAR-100.
 SHIFT_CLASSES, SHIFT_POWER_OF_CLASSES = 10, 0.1
-# Upper bound of the gap, per free parameter over units; trials with synthetic classes.
+# Upper bound of the gap, divided by the free parameters per unit; trials with synthetic
+# classes.
 GAP_PER_PARAMETER = 0.45
 # Relative standard deviation of gaps up to GAP_KNOWN; above, it falls with the root of
 # the gap. expected: 93 % of 264 intervals of 90 % held.

@@ -13,14 +13,13 @@ from dphead.privacy.transform import RowTransform
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request
 from dphead.solvers.settings import BELOW_ONE, OFF, Setting, check_settings
 
-# Features are scaled from this ratio on: mean of squares over square of the mean, for
-# the features' mean squares. It is 1 if all features have the same size, and 70 for
+# Let q be the mean square of each feature. Features are scaled if mean(q²) / mean(q)²
+# is at least this. The ratio is 1 if all features have the same size, and 70 for
 # ScatterNet's features before any transform; chosen.
 _SCALE_FROM_RATIO = 2.0
-# power of the mean squares: half of a standardization, which has -1/2; chosen
+# power of q in the scale; a standardization has -1/2; chosen
 _SCALE_POWER = -0.25
-# added to the mean squares over their mean, so that no scale is far above the others;
-# chosen
+# added to q / mean(q), so that no scale is far above the others; chosen
 _SMALLEST_SQUARE = 0.01
 _COUNT = "row count"  # label of the release
 LEAST_NORM = 1e-12  # lower bound on a vector's norm, against division by zero; chosen
@@ -88,8 +87,8 @@ class Centering:
         whole = rest / (1 - self.share - self.scale_share)
         plan = planned_mean("feature mean", facts.n_classes, 1.0, whole * self.share)
         if self.scale_share > 0:
-            # a clip far below 1: the squares of a unit row are small unless one feature
-            # holds the row
+            # The clip is far below 1, because the squares of a unit row have a small
+            # norm unless one feature has nearly all of its length.
             squares = ChannelMoment(facts.n_classes, 2)
             clip = square_clip(facts.n_features)
             plan.append(

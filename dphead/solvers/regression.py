@@ -27,9 +27,9 @@ from dphead.solvers.ridge import WIDEST_SPECTRUM, RidgeSolver, ridge_for
 from dphead.solvers.settings import POSITIVE, RIDGE, Setting, check_settings
 from dphead.solvers.shrinkage import shrunk_gram
 
-# Share of the noise's spectral edge. The classifiers' share of 0.6 shrinks predictions:
-# an argmax does not see that, R² does. Chosen by first trials on held-out training
-# rows, not stored; results/centered has what it is worth.
+# Share of the noise's spectral edge. The classifiers' share of 0.6 shrinks predictions,
+# which changes R² but no argmax. Chosen by first trials on held-out training rows (not
+# stored). results/centered has the R² with this share.
 _EDGE_SHARE = 0.4
 # Steps on residuals are taken below this n·mu per feature. Above, the noise of a Gram
 # matrix is small, and clipping biases the weights; results/tables, "Regression".
@@ -38,9 +38,9 @@ _NOISY = 50
 # table, a set of 13 features lost accuracy, and a set of 64 gained.
 _FEWEST_FEATURES = 64
 # Largest residual of a row of norm sqrt(1 + _CONSTANT²), at each step, in units of half
-# of the target's range. Later residuals are smaller, and so is their noise. This, the
-# share and the clip below: first trials on the digits of MNIST, not stored;
-# results/tables has what they are worth.
+# of the target's range. Later residuals are smaller, and so is their noise. These
+# bounds, _GRAM_SHARE and _STEPS_CLIP come from first trials on the digits of MNIST (not
+# stored). results/tables has the R² with them.
 _RESIDUALS = (0.5, 0.5, 0.3, 0.3, 0.2, 0.2)
 _GRAM_SHARE = 0.4  # share of mu² of the features' Gram matrix
 # Centered rows are divided by this multiple of their typical length. A smaller multiple
@@ -48,8 +48,8 @@ _GRAM_SHARE = 0.4  # share of mu² of the features' Gram matrix
 # too long.
 _STEPS_CLIP = 0.8
 _CONSTANT = 0.5  # appended to rows, for the intercept; chosen
-# The target's column, for residuals: small, so that it takes no part of a row's length,
-# and many steps of the integer grid; chosen
+# Size of the target's column in rows for residuals: small, so that it hardly lengthens
+# a row, but many steps of the integer grid; chosen
 _TARGET_COLUMN = 0.125
 _TARGET_WEIGHT = Setting(
     "Size of the target's column at an end of its range, as a multiple of row_norm.",
@@ -189,7 +189,8 @@ class RidgeRegression:
         weights, own = np.zeros(width), -1 / _TARGET_COLUMN
         constant = 0.0
         for _ in _RESIDUALS:
-            # the gradient subtracts 1 from a score, as for a row of the only class
+            # Each row counts as a row of the only class, so the gradient subtracts 1
+            # from its score. This term adds the 1 back.
             last = constant + 1 / _CONSTANT
             joined = np.append(weights, [own, last])[:, None].astype(np.float32)
             answer = yield Request("residuals", statistic, Params(rows, joined))

@@ -163,7 +163,8 @@ def _products(statistic: Statistic, left: Any, right: Any) -> Any:
         return in_runs(product, left.T, right)
     if not short:
         left = left.astype(jnp.float64)
-    weights = right.astype(left.dtype)  # short rows have weights of zero and one
+    # the weights of short factors are 0 and 1
+    weights = right.astype(left.dtype)
     columns = range(right.shape[1])
     squares = [_symmetric(product, left * weights[:, j : j + 1], left) for j in columns]
     if len(statistic.shape(1)) == 2:

@@ -70,11 +70,11 @@ _AUTOGRAD = _StandIn(f"{_COMPILER}.compiled_autograd")
 vars(_AUTOGRAD)["_disable"] = nullcontext  # nothing to disable before the import
 _ANSWERS: dict[str, dict[str, Any]] = {
     _COMPILER: {"disable": _disable, "compiled_autograd": _AUTOGRAD},
-    # `from ... import` asks for a path
+    # `__path__`, because `from ... import` reads it
     f"{_COMPILER}.utils": {
         "is_compile_supported": _is_compile_supported,
         "__path__": [],
     },
-    # whether a condition holds, which is a symbol only in the compiler
+    # Outside the compiler, conditions are plain booleans: return them unchanged.
     "torch.fx.experimental.symbolic_shapes": {"expect_true": bool, "__path__": []},
 }

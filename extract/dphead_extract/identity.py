@@ -95,7 +95,7 @@ def identify(
         people.check(given or begun or joined or known, groups)
     if shard.count > 1:
         if known is not None and index is not None:
-            index.add(known, seen)  # as in `claim`: before a file has the id
+            index.add(known, seen)  # before a file has the id, as `claim` does
         of_all = shared_identifiers(output, source.digest, given, known)
         return Identity(*of_all, recognized=known)
     if index is None:

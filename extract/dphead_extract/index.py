@@ -166,10 +166,10 @@ class ImageIndex:
             self._grow(dataset_id, digests)
 
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
-        """Add images to an entry, after their own entry as a part of the data set.
+        """Add images to a data set's entry, and store them as a part of it first.
 
-        Only the growth of one of two data sets can make an overlap less than notable.
-        So first mark those that are notable now. The caller holds the lock.
+        An overlap that is notable now can fall below this share when one of the two
+        data sets grows. So first mark the notable overlaps. The caller holds the lock.
         """
         before, own = self.images(dataset_id), _split(digests)[0]
         if len(before) and not _contains(before, _canonical(own, self._aliases())):
@@ -400,9 +400,11 @@ class ImageIndex:
         pairs: np.ndarray,
         several: np.ndarray,
     ) -> bool:
-        """Return whether images or a part of them share notably with a part of others.
+        """Return whether parts of two data sets share notably many images.
 
-        `several` are images of several data sets. As `Overlap.notable`.
+        `own` has the images of one data set and its parts, and `name` is the other
+        data set. At least one of the compared two is a part. `several` are images that
+        several data sets have. "Notably" is meant as in `Overlap.notable`.
         """
         entries = (name, *self._parts(name))
         theirs = [_canonical(self._stored(one), pairs) for one in entries]

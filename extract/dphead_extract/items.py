@@ -62,7 +62,7 @@ class GroupIds(np.ndarray):
         return array[()] if return_scalar else np.asarray(array)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Return what a function of numpy returns, but as numbers if some were."""
+        """Return a function's result, as ids only if all joined arrays are ids."""
         found = super().__array_function__(func, types, args, kwargs)
         joined = args[0] if func is np.concatenate else ()
         if func in _FILLED or not all(isinstance(part, GroupIds) for part in joined):
@@ -158,7 +158,8 @@ def _items(held: Any) -> np.ndarray:
             f"{tuple(held.shape)}. Select one column, such as `table['label']`."
         )
     if hasattr(held, "codes") and hasattr(held, "categories"):
-        named = [*_items(_held(held.categories)), None]  # code -1: the last one
+        # the code -1 of a missing value selects the last item, None
+        named = [*_items(_held(held.categories)), None]
         return np.fromiter((named[code] for code in held.codes), object, len(held))
     if not hasattr(held, "__array__"):
         return np.fromiter(held, object, len(held))
@@ -266,9 +267,9 @@ def _whole_below(kind: type) -> float:
 
 
 def check_exact(groups: Any) -> None:
-    """Raise FormatError for an id that may be another one, rounded.
+    """Raise FormatError for an id that may be a rounded number.
 
-    It would be the id of another person than the same number with all its digits.
+    A rounded id would not be recognized as the person whose id has all its digits.
     """
     dtype = declared_dtype(groups)
     for item in read_column(groups).tolist():
@@ -276,7 +277,7 @@ def check_exact(groups: Any) -> None:
         if type(item) in _FLOATS:
             kind = dtype.type if dtype.kind == "f" else type(item)
             rounded = abs(float(item)) >= _whole_below(kind)
-            # a rounded fraction is not the number that its text names
+            # 16 and 32 bits round most fractions: 1.1 becomes 1.10000002
             rounded |= kind in (np.float16, np.float32) and item % 1 > 0
         elif isinstance(item, str | bytes):
             name = name_of(item) or ""

@@ -51,7 +51,7 @@ of_colors = separated(
     float, -LARGEST, "one number, or one for each color: 0.5 or 0.48,0.46,0.41"
 )
 map_shape = separated(int, 1, "N, or N,N,... such as CHANNELS,H,W", 1, 2, 3, 4)
-_MOST_SIDE = 2**14  # pixels of an image; chosen, not measured
+_MOST_SIDE = 2**14  # longest side of an image in pixels; chosen, not measured
 _sides = separated(int, 1, "N or H,W in pixels", 1, 2)
 
 
@@ -59,7 +59,7 @@ def input_size(text: str) -> int | tuple[int, ...]:
     """Return N, or (H, W), of a size in pixels."""
     found = _sides(text)
     if max(found) > _MOST_SIDE:
-        raise ValueError(f"write at most {_MOST_SIDE} pixels, got {text!r}.")
+        raise ValueError(f"write sides of at most {_MOST_SIDE} pixels, got {text!r}.")
     return found[0] if len(found) == 1 else found
 
 

@@ -388,9 +388,10 @@ def _make_header(
     settings: LoopSettings,
     identity: Identity,
 ) -> Header:
-    """Return the header of the file of `source`, which is a part of n_rows rows.
+    """Return the header of a features file.
 
-    The header's configuration holds everything that can change a value in the file.
+    `source` has the rows of this file, and `n_rows` counts the rows of all shards. The
+    header's configuration holds everything that can change a value in the file.
     """
     import PIL
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-# control characters except line feed and tab; bytes of the second kind in names that
-# are not UTF-8; marks that reverse the order of the text on the screen
+# control characters except line feed and tab; bytes 0x80 to 0x9f of names that are not
+# UTF-8; marks that reverse the order of the text on the screen
 _CODES = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f"
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"

@@ -25,14 +25,14 @@ if TYPE_CHECKING:  # backbones import this module
 
 N_SYNTHETIC = 400  # number of images; a choice, not measured
 SYNTHETIC_SEED = 0  # seed of the images, which are the same everywhere
-_GRAY, _CONTRAST = 128.0, 50.0  # mean and standard deviation of a color, of 255
+_GRAY, _CONTRAST = 128.0, 50.0  # mean and standard deviation of a color's levels
 # each color from luminance, red-blue, green-magenta
 _RED = [1.0, 0.3, 0.1]
 _GREEN = [1.0, 0.0, -0.2]
 _BLUE = [1.0, -0.3, 0.1]
 _COLORS = np.array([_RED, _GREEN, _BLUE])
 _LEAVES = 300  # discs of an image; a choice: the discs cover nearly all of it
-# radii as shares of the image's shorter side; their density falls as their cube; a
+# radii as shares of the image's shorter side, with a density proportional to r**-3; a
 # choice
 _SMALLEST_LEAF, _LARGEST_LEAF = 0.05, 0.5
 _TINT = 0.2  # standard deviation of a disc's colors; a choice

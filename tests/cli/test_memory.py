@@ -22,7 +22,7 @@ from dphead import cli
 )
 def test_what_does_not_fit_is_one_line(error, monkeypatch):
     monkeypatch.setattr(cli, "cli", raising(error))
-    assert "must fit in memory" in refusal("fit")
+    assert "memory ran out" in refusal("fit")
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_a_head_is_saved_loaded_and_read_by_commands(tmp_path):
     assert np.array_equal(dpx.scores(again, X), dpx.scores(head, X))
     assert again.privacy.epsilon == head.privacy.epsilon
     assert "epsilon 2 spent" in dphead("check", tmp_path / "run").out
-    with pytest.raises(ValueError, match="Copy that folder"):
+    with pytest.raises(ValueError, match="Copy the run folder"):
         again.save(tmp_path / "copy")
 
 

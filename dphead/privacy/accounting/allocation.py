@@ -60,7 +60,7 @@ def epoch_losses(
 
     Guarantee
     ---------
-    Pessimistic: delta at every epsilon, also a negative one, is at least the delta of
+    Pessimistic: delta at every epsilon, even a negative one, is at least the delta of
     the pair.
     """
     # All mass at an infinite loss: delta is 1 at every epsilon.

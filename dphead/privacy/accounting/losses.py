@@ -180,9 +180,9 @@ def self_composed(one: Losses, count: int) -> Losses:
 def self_composed_ends(chances: np.ndarray, count: int) -> tuple[int, int]:
     """Return the first and the last index kept of a sum of `count` equal releases.
 
-    Losses beyond these ends have probability TAIL_MASS, by a Chernoff bound. It is
-    `compute_self_convolve_bounds` of dp_accounting, whose sums on logarithms took a
-    third of an epsilon's time. Orders of at most 20 / points need no logarithms.
+    By a Chernoff bound, losses beyond these ends have probability at most TAIL_MASS.
+    The bound is that of dp_accounting's `compute_self_convolve_bounds`. Orders of at
+    most 20 / points need no logarithms, which took a third of the time there.
     """
     points = len(chances)
     places = np.arange(points)
@@ -247,7 +247,7 @@ def _filtered(chances: np.ndarray, ratio: np.longdouble) -> np.ndarray:
 
 
 def _norm(chances: np.ndarray) -> float:
-    """Return the norm, without the threads of numpy's: they wait for each other."""
+    """Return the norm on one thread. numpy's norm uses threads that wait."""
     return math.sqrt(np.sum(np.square(chances)))
 
 

@@ -83,17 +83,17 @@ def spent(
     # GDP: the filter by sum of mu^2 is exact [Smith, Thakurta 2022].
     if all(e.is_full for e in events):
         return Spent(compose_epsilon(events, delta, relation, "exact"), "exact")
-    # One fit was planned before any release, so its PLD is valid. Of the others the
-    # ledger has no divergence, and `check_divergence` refuses a second fit.
-    # False for groups, allocation and replace-one: no second fit then.
+    # The noise of one fit was fixed before any release, so its PLD is valid. Several
+    # fits need an RDP bound, and there is none for sampled groups, allocation and
+    # replace-one. `check_divergence` refuses a second fit with these.
     known = _has_divergence(events, relation)
     if not known and fits > 1 and budget is not None and not budget.get("is_sum"):
-        # only a row that was not written by a charge leads here
+        # no charge leads here: someone else wrote a row
         return Spent(math.inf, "rdp")
     if fits == 1 or not known:
         return Spent(compose_epsilon(events, delta, relation, "auto"), "pld")
-    # The order of a filter is fixed with the budget. The best order of a curve that is
-    # known already would be chosen by what the fits released.
+    # The order of a filter is fixed with the budget. A later choice of the best order
+    # would depend on what the fits released.
     orders = RDP_ORDERS if budget is None else [budget["order"]]
     # RDP filter at one order [Feldman, Zrnic 2021].
     curve = rdp_curve(events, orders, relation)
@@ -218,6 +218,5 @@ def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
             "the neighboring relation zero_out or add_remove, and no fit may have "
             "random batches with a group cap above 1, or random allocation. Got "
             f"{found}. Nothing was charged. Change the second fit. If the first fit is "
-            "the cause, this budget takes "
-            "no other fit."
+            "the cause, this budget takes no other fit."
         )

@@ -21,7 +21,8 @@ class Groups:
     people : str or None
         The declared id system of the groups, as JSON.
     declared : callable
-        Whether a digest is of other groups whose ids are of this id system too.
+        Function that returns whether the groups of a digest were declared to have ids
+        of the same id system.
 
     Guarantee
     ---------

@@ -83,9 +83,9 @@ def check_move(source: Ledger, target: Ledger) -> None:
 
 
 def _announce(source: Ledger, target: Ledger) -> None:
-    """Let the target take no charge and no budget until it holds all of the source.
+    """Close the target to charges and budgets until it holds all of the source.
 
-    A charge or a budget beside it would end the move, which adds to an empty ledger.
+    A move needs an empty target, so a charge or a budget meanwhile would end it.
     """
     with target.transaction(kept=lambda: AWAITS in target.facts(), but=AWAITS):
         _check_target(source, target)
@@ -125,7 +125,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     theirs, own = ids[0], ids[-1]
     if None in ids or {*ids[:-1]} != {theirs} or theirs == own:
         raise LedgerError(
-            "Only ledgers of two data sets can be merged, got the data sets "
+            "Only ledgers of different data sets can be merged, got the data sets "
             f"{', '.join(map(str, ids))}."
         )
     check_merge(sources, target)
@@ -291,7 +291,7 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
 
 
 def _digests(book: Ledger) -> list[str]:
-    """Return the digests of all seals of a ledger but that of its own move."""
+    """Return the digests of a ledger's seals, except the seal of its own move."""
     found = [one for (one,) in book.query(_DIGESTS)]
     return found[: None if book.meta(MOVED) is None else -1]
 

@@ -4,9 +4,9 @@ from hashlib import sha256
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-# These flags follow the flags of the environment. Without contraction: a fused
-# multiply-add is
-# rounded once, and the definition of a row twice (privacy/proofs/exactness.md).
+# These flags follow the flags of the environment. Contraction is off, because a fused
+# multiply-add rounds once, and the definition of a row rounds twice
+# (privacy/proofs/exactness.md).
 FLAGS = [
     "-O3",
     "-fno-fast-math",

@@ -42,9 +42,9 @@ class BackboneOptions:
 
     None means the model's own value. `settings` has values of the family's settings by
     name, and the default of the others. `crop_mode` is timm's "center", "squash" or
-    "border". If left and right do not matter, `mirror` removes half of the directions,
-    with the noise on their weights. The opponent colors are those of van de Sande,
-    Gevers, Snoek (2010).
+    "border". `mirror` averages the features of an image and of its mirror image. This
+    removes directions that tell left from right, and the noise on their weights. The
+    opponent colors are those of van de Sande, Gevers, Snoek (2010).
 
     Notes
     -----

@@ -41,7 +41,7 @@ class Traits:
     normalization: str = "none"
 
 
-# averages over at most 2**14 pixels, the largest image
+# up to 14, because 2**14 pixels are the longest side of an image
 _SCALES = Range(
     "whole numbers from 1 to 14, such as 2 or 1,2",
     lambda v: len(v) > 0 and all(is_a(j, int) and 1 <= j <= 14 for j in v),

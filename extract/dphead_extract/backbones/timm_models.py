@@ -135,7 +135,7 @@ def _resize_input(model: Any, options: BackboneOptions) -> None:
     except (AttributeError, AssertionError, ValueError, RuntimeError) as error:
         text = "x".join(map(str, trained))
         raise ExtractError(
-            f"{options.name} cannot take images of another size than {text}, got "
+            f"{options.name} takes only images of size {text}, got "
             f"--image-size {','.join(map(str, options.sides or ()))} "
             f"({first_line(error)}). Remove --image-size."
         ) from error

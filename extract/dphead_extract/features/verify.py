@@ -23,7 +23,8 @@ _LIKE_MISSING = ("NA", "N/A", "#N/A", "NaN", "nan", "None", "null", "NULL", "<NA
 # rows, and sets of equal images, that each problem shows; choices, not measured
 _SHOWN_ROWS = 5
 _SHOWN_SETS = 20
-# Part of all rows' squared length: above, `auto` lost 4 to 30 points (single fits).
+# Largest share of the rows' squared length in one column. With more, `auto` lost 4 to
+# 30 points (single fits).
 _ALMOST_ALL = 0.999
 
 
@@ -82,7 +83,7 @@ def _told(problems: Iterable[_Problem], file: FeaturesFile) -> list[str]:
 
 
 def _named(equal: np.ndarray, names: list[str] | None) -> str:
-    """Return equal rows as text, joined by "="."""
+    """Return equal rows joined by "=", by name, or by number if names are unknown."""
     shown = equal[:_SHOWN_ROWS].tolist()
     texts = [str(row) if names is None else names[row] for row in shown]
     more = ["..."] if len(equal) > _SHOWN_ROWS else []

@@ -129,7 +129,7 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
             )
     if "" in pairs and len(pairs) > 1:  # a single file without a split has all rows
         raise ExtractError(
-            f"{pairs[''][0].name!r} is of no split. Type the path of a file instead of "
+            f"{pairs[''][0].name!r} has no split. Type the path of a file instead of "
             f"the folder, or rename it to one of {', '.join(_IDX_PREFIX)}."
         )
     return pairs

@@ -128,7 +128,7 @@ def _dataset(
     for table in tables:
         if _facts(table, image, roles) != said:
             raise ExtractError(
-                f"{str(table.path)!r} has other column types or class names than "
+                f"{str(table.path)!r} has different column types or class names from "
                 f"{first.path.name}. Write all files with the same schema."
             )
     kind, header = said[0], said[-1]
@@ -260,7 +260,8 @@ def _cells(table: TableFile, names: Sequence[str | None]) -> Iterator[tuple[Any,
     for part in table.read(wanted, _ROWS_TOGETHER):
         missing = [None] * part.num_rows
         for column in part.columns:
-            if pa.types.is_floating(column.type):  # groups; lists have no type
+            # only groups can be floats; a label set is a list
+            if pa.types.is_floating(column.type):
                 check_exact(column)
         read = [
             missing if name is None else read_column(part.column(name)).tolist()

@@ -255,7 +255,7 @@ def open_folder(path: Path, declared: SourceOptions) -> Source:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder, also through links to other folders.
+    """Yield all files below a folder, even through links to other folders.
 
     Raises
     ------

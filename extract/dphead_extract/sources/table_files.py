@@ -321,7 +321,7 @@ def holds_images(kind: pa.DataType) -> bool:
 def check_role(role: str, kind: pa.DataType, path: Path) -> None:
     """Raise ExtractError unless a column of this type can have this role."""
     numbers = pa.types.is_integer(kind)
-    # booleans of a split are refused with its values
+    # a split of booleans gets a clearer error where its values are read
     numbers |= role in ("label", "split") and pa.types.is_boolean(kind)
     numbers |= role == "group" and pa.types.is_floating(kind)
     if not numbers and not is_text(kind):

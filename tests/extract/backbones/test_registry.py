@@ -190,7 +190,7 @@ def test_a_vit_takes_another_image_size_by_interpolated_positions(tmp_path):
     resampled = resample_abs_pos_embed(model.pos_embed, new_size=[16, 16])
     torch.testing.assert_close(backbone.module.pos_embed, resampled)
     mixer = BackboneOptions("mixer_s16_224", image_size=256, random_weights=True)
-    with pytest.raises(ExtractError, match=r"another size than 224x224"):
+    with pytest.raises(ExtractError, match=r"takes only images of size 224x224"):
         load_backbone(mixer, (32, 32), True)
 
 

@@ -59,7 +59,7 @@ def test_every_idx_file_of_a_folder_has_a_split_or_is_refused(tmp_path):
     source = open_source(tmp_path, Classes(class_names("3")))
     assert source.split_names == ["train", "validation", "test"]
     idx_pair(tmp_path, "dev")
-    with pytest.raises(ExtractError, match="'dev-images-idx3-ubyte' is of no split"):
+    with pytest.raises(ExtractError, match="'dev-images-idx3-ubyte' has no split"):
         open_source(tmp_path, Classes(class_names("3")))
 
 

@@ -145,7 +145,7 @@ def test_unusable_datasets_are_refused_in_a_line(hub, tmp_path):
         open_source(hub, Classes(NAMES), layout="class")
     other = pa.table({"image": [b"a"], "label": [1]})
     parquet.write_table(other, hub / "data" / "train-00002-of-00002.parquet")
-    with pytest.raises(ExtractError, match="has other column types"):
+    with pytest.raises(ExtractError, match="has different column types"):
         open_source(hub, Classes(NAMES))
     (hub / "data" / "test-00000-of-00001.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(ExtractError, match="pyarrow cannot read"):
