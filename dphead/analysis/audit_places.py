@@ -92,7 +92,7 @@ def exact_findings(
 
 
 def _slots(n_rows: int) -> np.ndarray:
-    """Return the tried slots in random order: all, or both ends and others."""
+    """Return slots to try, in random order: all, or both ends and random ones."""
     random = np.random.default_rng()
     if n_rows <= _PLACES:
         return random.permutation(n_rows)

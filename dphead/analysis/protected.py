@@ -9,7 +9,8 @@ from typing import Any
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
 
-_TELLING = 0.2  # widest interval that is still informative; chosen
+# widest informative 90 % interval of an expected accuracy; chosen
+_TELLING = 0.2
 NETWORK = "finetune "  # prefix of the method name of a trained network
 
 

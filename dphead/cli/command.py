@@ -21,7 +21,7 @@ from dphead_extract.numerals import several_names
 from dphead.cli import values
 
 _CONFIG_BYTES = 1 << 20  # size limit of a --config; chosen, not measured
-PRINTED = "What is printed"  # heading of the help for options without one
+PRINTED = "What is printed"  # heading of the help for options without a heading
 _GIVEN = "dphead.given"  # key in a context's meta: options typed or read from --config
 
 

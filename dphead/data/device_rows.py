@@ -161,7 +161,10 @@ def _slots_of_processes(x: Any) -> dict[int, slice | None]:
 
 
 def _host(part: Any) -> Any:
-    """Return a view of a processor's array. An accelerator copies its slices only."""
+    """Return numpy's view of an array on a CPU, or an accelerator's array unchanged.
+
+    Only the slices of an accelerator's array are copied to the host.
+    """
     return np.asarray(part) if part.device.platform == "cpu" else part
 
 
@@ -194,10 +197,10 @@ def refuse_traced(x: Any = None) -> None:
 
 
 def own_scalars(items: Any) -> list[Any]:
-    """Return items with scalars of jax and PyTorch as Python's own.
+    """Return the items, with scalars of jax and PyTorch as Python's own numbers.
 
-    Other items stay as they are, and none of their code runs. Raises ValueError if jax
-    traces one.
+    Other items stay unchanged, and none of their code runs. Raises ValueError if jax
+    traces an item.
     """
     one_of = {type(item): item for item in items}
     library = {kind: kind.__module__.split(".")[0] for kind in one_of}

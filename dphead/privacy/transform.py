@@ -324,7 +324,8 @@ def aim(bound: int, width: int) -> float:
     exceed the bound are truncated.
     """
     radius = float(np.sqrt(bound))
-    # More than the mean, width / (24 radius); three deviations are below 1.
+    # Rounding lengthens a row by width / (24 radius) on average, with a deviation of
+    # 0.29. So the 1 is room for three deviations.
     rounding = width / (16 * max(radius, 1))
     return max(radius - 1 - rounding, 0.0)
 

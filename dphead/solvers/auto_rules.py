@@ -29,9 +29,9 @@ DESCENT = GradientDescent(
     intercept=0.1,
 )
 
-# Step size: the logits of unit rows by which noise alone may move a weight over the
-# whole descent. results/auto (oracle): best of 0.5, 0.9 and 1.6 on CIFAR-10;
-# results/ablation.
+# Step size: noise alone moves a weight by this standard deviation over the whole
+# descent, in logits of unit rows (`rate`). results/auto (oracle): the best of 0.5, 0.9
+# and 1.6 on CIFAR-10; results/ablation.
 MOVE_LOGITS = 0.9
 # The same for a descent from a prior with little signal, which starts closer; trials
 # (ablation, "a public prior", measures the prior's gain with it).
@@ -57,10 +57,10 @@ _MOST_STEPS = 100  # ablation, "120 steps": no better on CIFAR-10
 # ablation, "twice the steps": +0.2 to +0.3 points for ScatterNet's features.
 _MOST_STEPS_FEATURES = 1280
 
-# Rows of few features. From an n·mu per feature of _NARROW on, the curvature of the
+# Rows of few features. If n·mu per feature is at least _NARROW, the curvature of the
 # loss contracts the noise, so the path of all steps may be longer: _NARROW_MOVE logits
-# of noise, and at most _NARROW_PATH for each feature. Beyond, heads come close to the
-# minimum of the clipped loss, which is a worse classifier; results/tables.
+# of noise, and at most _NARROW_PATH for each feature. On longer paths, heads come close
+# to the minimum of the clipped loss, which is a worse classifier; results/tables.
 _NARROW, _NARROW_FEATURES = 50, 256
 _NARROW_STEPS, _NARROW_MOVE, _NARROW_PATH = 3, 8.0, 600.0
 

@@ -23,11 +23,11 @@ _SCALE_POWER = -0.25
 _SMALLEST_SQUARE = 0.01
 _COUNT = "row count"  # label of the release
 LEAST_NORM = 1e-12  # lower bound on a vector's norm, against division by zero; chosen
-# part of the mean's share for the number of used rows; chosen: its noise is 2 %
-# of the rows at an n·mu of 1,200
+# part of the mean's share that the count of used rows gets; chosen: the count's noise
+# is 2 % of the rows at an n·mu of 1,200
 _COUNT_PART = 0.1
-# The count replaces n_rows if it differs by more than so many standard deviations of
-# its noise; chosen.
+# The count replaces n_rows if the two differ by more than this number of standard
+# deviations of the count's noise; chosen.
 COUNT_DEVIATIONS = 2.0
 # lower bound on the typical length of centered rows, which noise could make 0; chosen
 _SHORTEST = 0.1

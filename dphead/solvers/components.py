@@ -53,7 +53,7 @@ class CenteredGram:
     n_targets: int = 0
 
     def plan(self) -> list[PlannedRelease]:
-        """Return the releases of the mean, if any, and of G."""
+        """Return the releases of the mean, if any, and of the Gram matrix."""
         share = self.mean_share
         # one class: the labels of these rows are not used
         gram = PlannedRelease("gram", Gram(1), self.clip_norm, 1 - share)
@@ -133,7 +133,7 @@ class PrincipalComponents:
         return CenteredGram(self.row_norm, self.mean_share, None)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the releases of the mean, if any, and of G.
+        """Return the releases of the mean, if any, and of the Gram matrix.
 
         Raises ValueError if there are more components than features.
         """

@@ -18,7 +18,8 @@ FACTOR_ROWS = 1024  # rows per batch of factors, for the cache; chosen
 # Checks.
 KNOWN_ANSWER_PRODUCTS = 1 << 24  # products of one trial: about 0.02 s; chosen
 CHECKED_ROWS = 32  # secret rows, also added by the reference; chosen
-CHECKED_PIECE_ROWS = 2048  # rows around it, added twice: 4 % of 50,000; chosen
+# Rows around the secret slot, which are added twice: 4 % of 50,000 rows; chosen.
+CHECKED_PIECE_ROWS = 2048
 
 # Copies.
 MAX_SUM_COPY_BYTES = 1 << 30  # bytes of the copies of a sum on all threads; chosen

@@ -181,7 +181,7 @@ class ImageIndex:
         self.extend(dataset_id, digests)
 
     def _parts(self, dataset_id: str) -> list[str]:
-        """Return the names of the entries of what single commands added."""
+        """Return the names of a data set's parts: each has one command's images."""
         return [name for name in self._names() if name.startswith(f"{dataset_id}.")]
 
     def claim(self, digests: np.ndarray) -> tuple[str, bool]:

@@ -52,7 +52,7 @@ class GroupIds(np.ndarray):
 
     @property
     def __array_priority__(self) -> float:
-        """Return more than an array has, so that `np.concatenate` keeps the type."""
+        """Return a higher priority than arrays', so `np.concatenate` keeps the type."""
         return 1.0
 
     def __array_wrap__(

@@ -24,9 +24,10 @@ def one_thread() -> Iterator[None]:
 def pool_of(workers: int) -> ThreadPoolExecutor:
     """Return a pool whose threads have one torch thread each, from the first operation.
 
-    A new thread takes over torch's number only when torch first splits an operation. A
-    product before that adds on as many threads as there are cores. So the rounding of a
-    thread's first batch differed from the rounding of the same images later
+    A new thread takes over torch's number of threads only when torch first splits an
+    operation. A matrix product before that uses as many threads as there are cores.
+    Without this pool, a thread's first batch was rounded differently from later batches
+    of the same images
     (`extract/threads::the_first_batch_has_the_bits_of_later_ones`).
     """
     return ThreadPoolExecutor(workers, initializer=_alone)

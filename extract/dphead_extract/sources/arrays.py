@@ -136,7 +136,7 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
 
 
 def open_idx(path: Path, declared: SourceOptions) -> Source | None:
-    """Return a Source of IDX pairs in a folder (train first), or None without.
+    """Return a Source of a folder's IDX pairs (train first), or None if it has none.
 
     `path` may also be one images file with its labels beside it.
     """
@@ -162,7 +162,7 @@ def open_idx(path: Path, declared: SourceOptions) -> Source | None:
 
 
 def open_cifar(path: Path, declared: SourceOptions) -> Source | None:
-    """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None without.
+    """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None.
 
     The source has the binary files of a folder, with batches in order.
     """

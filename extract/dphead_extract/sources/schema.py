@@ -22,7 +22,7 @@ from dphead_extract.items import name_of, read_column, text_group
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.table_files import floats, is_text
 
-# appended to each row, so that scaling to unit norm keeps the sizes of the others
+# column of ones, so that a row scaled to unit norm still shows the sizes of its cells
 _CONSTANT = "constant"
 
 
