@@ -13,7 +13,7 @@ from dphead.privacy.rounding import as_declared, rounded_up
 
 
 def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
-    """Return the run with other ledgers in DPHEAD_HOME that have fits on its images."""
+    """Return the run, with any other ledgers in DPHEAD_HOME that have its images."""
     from dataclasses import replace
 
     from dphead.analysis.ledger_place import located

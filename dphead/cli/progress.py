@@ -64,7 +64,7 @@ class Progress:
 
 
 class _Drawing:
-    """Pass a bar's codes to a terminal that shows those of all other text escaped."""
+    """Write a bar's control codes to a stream that escapes those of other text."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -471,7 +471,7 @@ def _refuse_memory_of(public: Any, *private: Any) -> None:
 
 
 def _memory_of(x: Any) -> list[np.ndarray]:
-    """Return an array or data frame as arrays in its own memory, or no array."""
+    """Return arrays that share the memory of an array or data frame, or []."""
     if isinstance(x, DeviceRows):
         return x.memory()
     known = isinstance(x, np.ndarray) or hasattr(x, "iloc")

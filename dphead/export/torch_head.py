@@ -143,7 +143,7 @@ def _classes(scores: Tensor) -> Tensor:
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Return rows of norm one, and rows of zeros unchanged.
+    """Return rows divided by their norm. Rows of zeros stay zero.
 
     Dividing by the largest entry first avoids overflow and underflow of squares.
     """

@@ -156,7 +156,7 @@ def _make_deterministic(model: nn.Module) -> None:
 def _choose(model: nn.Module, spec: ModelSpec) -> None:
     """Freeze the parameters that match no pattern, or that the adapter does not train.
 
-    Without patterns and adapter, freeze none.
+    Without patterns and without an adapter, all parameters are trained.
     """
     patterns = spec.layers
     names = [name for name, p in model.named_parameters() if p.requires_grad]

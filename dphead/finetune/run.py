@@ -185,7 +185,7 @@ def _sums(
     facts: ProblemInfo,
     hosts: Hosts | None,
 ) -> TorchSums:
-    """Return this process's network sums, with the chunk size of process 0."""
+    """Return the `TorchSums` of this process, with the chunk size of process 0."""
     sums, chunk = None, 0
     if hosts is None or hosts.first:
         batch = options.settings.batch_size or facts.n_rows

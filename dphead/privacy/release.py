@@ -117,12 +117,12 @@ def release(
         indices = ledger.allocation.rows(step, steps, rows.n_rows, draw)
     task = SumTask(statistic, params, spec.clip_norm, rows, indices, spec)
     if not np.isfinite(spec.clip_norm):
-        # Without noise there is no privacy to lose by reading norms.
+        # A fit without noise has no guarantee, so it may read norms.
         clip_norm = statistic.unclipped(summer.largest_norm(task), params)
         task = replace(task, clip_norm=clip_norm)
         unit = statistic.unit(task.clip_norm, transform.append)
     value = summer(task)
-    # The kernel is not trusted with the type that the proof of no overflow needs.
+    # The proof that no sum overflows needs this type, and a kernel can be wrong.
     if value.dtype != np.int64 or value.shape != statistic.shape(width):
         raise TypeError(
             f"Internal error: the sum is {value.dtype} of shape {value.shape}, "

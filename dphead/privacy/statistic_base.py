@@ -153,7 +153,7 @@ class Statistic:
         return max(self.no_clip(largest_norm, params), 1e-100)
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Return the largest norm that this statistic clips."""
+        """Return the largest norm of the vectors that this statistic clips."""
         return largest_norm
 
     def rows(

@@ -80,7 +80,7 @@ class Centering:
 
         rest is the total weight of all other releases.
         """
-        # rows without a bound have no mean of bounded sensitivity
+        # the mean has a bounded sensitivity only if rows have bounded norms
         if not self.unit_norm or self.share <= 0:
             return []
         # rest is the part of mu² that centering leaves

@@ -103,7 +103,7 @@ class VerifiedSum:
 
 
 class _OnePass:
-    """Sum the statistics of one request in the pass of the first one.
+    """Sum all statistics of a request in one pass, when the first one is released.
 
     Guarantee
     ---------

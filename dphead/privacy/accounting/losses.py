@@ -247,7 +247,7 @@ def _filtered(chances: np.ndarray, ratio: np.longdouble) -> np.ndarray:
 
 
 def _norm(chances: np.ndarray) -> float:
-    """Return the norm on one thread. numpy's norm uses threads that wait."""
+    """Return the norm, without numpy's threads, which wait for each other."""
     return math.sqrt(np.sum(np.square(chances)))
 
 

@@ -367,7 +367,7 @@ class Ledger(LedgerFile):
                 self._check(events, relation, record)
                 self.add(FITS, fit)
                 self.add(RELEASES, *releases)
-                # In the same transaction, so that no fit is ever without its seal.
+                # In the same transaction, so that every fit has its seal.
                 seals.seal(self)
         except BaseException as error:
             # Nothing was charged, or nobody knows (LostAnswer): no row was read.

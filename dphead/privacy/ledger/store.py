@@ -115,7 +115,7 @@ class LedgerFile:
             self._open_file(path, read_only)
         if dataset_id is None:
             return
-        # One ledger counts the fits of one data set.
+        # A ledger belongs to the first data set that opens it to write.
         kept = self.meta("dataset_id")
         if kept is None and not read_only:
             kept = self.set_once("dataset_id", dataset_id)

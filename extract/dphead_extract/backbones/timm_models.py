@@ -144,7 +144,7 @@ def _resize_input(model: Any, options: BackboneOptions) -> None:
 def _with_config(
     options: BackboneOptions,
 ) -> tuple[BackboneOptions, dict[str, Any], str]:
-    """Return the options with what config.json beside local weights says.
+    """Return the options, completed by the config.json beside local weights.
 
     A folder's path is private, so "local-dir:FOLDER" becomes the name of the model and
     its weights. Declared options come before those of config.json.

@@ -18,7 +18,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def lock(descriptor: int, wait: bool = True) -> None:
-    """Lock an open file for this process, unless its file system has no locks.
+    """Lock an open file for this process, if its file system has locks.
 
     Without `wait`, raises BlockingIOError if another process holds the lock.
     """
