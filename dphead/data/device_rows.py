@@ -96,7 +96,8 @@ class DeviceRows:
     def __getitem__(self, rows: Any) -> np.ndarray:
         """Return rows as float32, for any index of numpy.
 
-        Raises ValueError if other processes share them; `own` has this one's rows.
+        Raises ValueError if several processes share the array. Then use `own`, which
+        has the rows of this process.
         """
         self.require_one_process()
         if isinstance(rows, slice):

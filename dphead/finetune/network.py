@@ -46,8 +46,9 @@ from dphead.sums.cpu import CpuSums
 # Images per pass. More images were no faster on a CPU (times not stored).
 _CPU_IMAGES = 256
 _GPU_IMAGES = 4096  # chosen, not measured
-# Bytes of a fast pass on a CPU, in whole eights of rows. A CNN, WRN-10-1 with 4 to 16
-# views and WRN-16-4 were fastest at 8 to 32 rows (times not stored).
+# Bytes of a fast pass on a CPU. Its number of rows is a multiple of the second number.
+# A CNN, WRN-10-1 with 4 to 16 views and WRN-16-4 were fastest at 8 to 32 rows (times
+# not stored).
 _CPU_BYTES, _CPU_ROWS = 160 * 2**20, 8
 # Standard deviation of the noise added to the initial weights for a second comparison
 # of slots. Chosen: about the effect of some noisy steps.

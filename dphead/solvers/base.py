@@ -126,7 +126,7 @@ def together(
 
 
 def changed(answer: Any, change: Callable[[Released], Released]) -> Any:
-    """Return the answer to a request, with `change` of each of its values."""
+    """Return the answer to a request, with `change` applied to each released value."""
     return [*map(change, answer)] if isinstance(answer, list) else change(answer)
 
 

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-# Pillow warns of images that it decodes, in lines of its own source: one of up to
-# twice its limit (179 megapixels), or one with a damaged EXIF block.
+# Pillow decodes some images with a warning that prints its own source code: images of
+# up to twice its limit (179 megapixels), and images with a damaged EXIF block.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 # Only these formats are opened. Pillow would choose others by their first bytes, and

@@ -127,7 +127,10 @@ class LostAnswer(LedgerError):
 
 
 def whole_hour(at: float) -> float:
-    """Return a time in seconds, rounded down to an hour. Finer times reveal rows."""
+    """Return a time in seconds, rounded down to an hour.
+
+    Finer times could reveal how long a release took, and this depends on its rows.
+    """
     return at // 3600 * 3600
 
 

@@ -49,7 +49,7 @@ _Places = dict[str, tuple[int, int]]  # first byte and number of bytes of each c
 
 
 class _Refused(FormatError):
-    """Report a file that another configuration made."""
+    """Report a file that was begun with a different configuration."""
 
 
 class FeaturesWriter:
