@@ -5,6 +5,7 @@ disk, and counts the checks of sums of one matrix per class only. It is only acc
 enough to distinguish minutes from hours.
 """
 
+import shlex
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,10 +58,13 @@ def missing_kernels(seconds: float) -> str:
             "setup.py type `pip install --no-deps .`, or `pip install --no-deps -e .` "
             "if you change the code there."
         )
+    install = "pip install --force-reinstall --no-deps --no-cache-dir dphead"
+    checkout = kernels.sources.FOLDER.parents[2]
+    if (checkout / "setup.py").exists():
+        install = f"pip install --no-deps -e {shlex.quote(str(checkout))}"
     return (
         "This installation has no compiled kernels, so numpy computes the sums, which "
-        "takes longer. Install a C compiler, then type `pip install --force-reinstall "
-        "--no-deps --no-cache-dir dphead`."
+        f"takes longer. Install a C compiler, then type `{install}`."
     )
 
 

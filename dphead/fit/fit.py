@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -321,7 +322,17 @@ def warn_of_duration(fit: Fit[Any], seconds: float) -> None:
         took = time_in_words(seconds)
         warnings.warn(f"This fit takes about {took} on this machine.", stacklevel=2)
     if warning := missing_kernels(seconds):
-        warnings.warn(warning, stacklevel=2)
+        _warn_once(warning)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Warn once per process.
+
+    Python repeats a warning after each change of its filters, which
+    `warnings.catch_warnings` is, too.
+    """
+    warnings.warn(text, stacklevel=3)
 
 
 def fit_rows(

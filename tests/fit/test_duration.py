@@ -1,6 +1,7 @@
 """A fit tells before its charge how long it takes, and is refused if it takes hours."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,15 @@ from dphead.fit.duration import (
     missing_kernels,
 )
 from dphead.fit.files import source_of_arrays
-from dphead.fit.fit import About, Fit, RowSizes, array_sum, fit_rows, warn_of_duration
+from dphead.fit.fit import (
+    About,
+    Fit,
+    RowSizes,
+    _warn_once,
+    array_sum,
+    fit_rows,
+    warn_of_duration,
+)
 from dphead.planning.methods import make_method
 from dphead.planning.plan import make_plan
 from dphead.privacy.ledger import Ledger
@@ -74,7 +83,7 @@ def test_forecasts_are_near_the_stored_times_of_one_core(monkeypatch):
             continue
         facts = ProblemInfo(row["n_rows"], row["n_features"], row["n_classes"])
         grams = name.endswith("--class-grams")
-        given = {"class_grams": True} if grams else {}
+        given: dict[str, int] = {"class_grams": True} if grams else {}
         if steps:
             given["steps"] = int(steps.split()[0])
         solver = make_method(name.split()[0], facts, given).solver
@@ -106,6 +115,23 @@ def test_a_long_fit_without_compiled_kernels_takes_longer_and_warns(monkeypatch)
     assert missing_kernels(0.5) == ""
     about = About(source=source_of_arrays(64, []), name="dp-ls")
     sizes = RowSizes(10**6, 64)
-    fit = Fit(plan=plan, about=about, sizes=sizes, rows=list, summer=array_sum(plan))
-    with pytest.warns(UserWarning, match="Install a C compiler, then type"):
-        warn_of_duration(fit, fit.check())
+    rows = ArrayRows(np.zeros((1, 64), np.float32), np.zeros(1, int))  # not read
+    summer = array_sum(plan)
+    fit = Fit(plan=plan, about=about, sizes=sizes, rows=lambda: rows, summer=summer)
+    _warn_once.cache_clear()
+    with pytest.warns(UserWarning, match="Install a C compiler, then type") as told:
+        for _ in range(2):
+            with warnings.catch_warnings():  # Python itself would warn again
+                warn_of_duration(fit, fit.check())
+    assert len(told) == 1
+
+
+def test_a_checkout_and_an_installation_compile_kernels_in_different_ways(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(kernels, "library", None)
+    monkeypatch.setattr(kernels, "stale", lambda: False)
+    root = Path(__file__).parents[2]
+    assert f"--no-deps -e {root}`" in missing_kernels(3600.0)
+    monkeypatch.setattr(kernels.sources, "FOLDER", tmp_path / "dphead/sums/kernels")
+    assert missing_kernels(3600.0).endswith("--no-cache-dir dphead`.")
