@@ -5,7 +5,7 @@ results/arithmetic/claims.jsonl.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from benchmarks import claims
@@ -103,14 +103,13 @@ def of(claim: Claim) -> list[Row]:
     ]
 
 
-def printed_table(paper: str, name: str) -> str:
-    """Render a table's computed numbers, a line for each claim and number of rows."""
-    rows = read(OUT / "claims.jsonl")
-    rows = [row for row in rows if (row["paper"], row["table"]) == (paper, name)]
-    shown = {title: form for title, form in FORMS.items() if title in rows[0]}
+def printed_table(found: Iterable[Claim]) -> str:
+    """Render claims' computed numbers, a line for each claim and number of rows."""
+    pairs = [(claim.name, row) for claim in found for row in of(claim)]
+    shown = {title: form for title, form in FORMS.items() if title in pairs[0][1]}
     lines = []
-    for row in rows:
+    for name, row in pairs:
         cells = [row["row"].replace(" | ", ", "), f"{row['metric']} {row['claimed']}"]
         cells += [format(row[title], form) for title, form in shown.items()]
-        lines.append([*cells, "agrees" if agrees(row) else "differs"])
-    return table(["row", "claimed", *shown, "verdict"], lines)
+        lines.append([name, *cells, "agrees" if agrees(row) else "differs"])
+    return table(["number", "row", "claimed", *shown, "verdict"], lines)

@@ -205,8 +205,7 @@ def reproduce(
     if not file:
         # what cannot run here has a reason and a command
         parts.append(verdicts.states(verdicts.unmeasured(found), by_key))
-    for paper, name in dict.fromkeys((c.paper, c.table) for c in found):
-        parts += verdicts.notes(paper, name)
+    parts += verdicts.notes(found)
     return "\n\n".join(filter(None, parts))
 
 

@@ -41,7 +41,7 @@ IN_SMALL = ("in small: agrees", "in small: differs", "in small: not resolved")
 REASONS = (ACCELERATOR, NOT_PUBLIC, LICENSED, CITED)
 VERDICTS = (*RUN, *IN_SMALL, AGREES, DIFFERS, *REASONS)
 BEST = "reproduced by any run"
-HEADER = ("row", "ε", "claimed", "measured", "settings", "ε exact")
+HEADER = ("number", "row", "ε", "claimed", "measured", "settings", "ε exact")
 HEADER = (*HEADER, "ε as the paper counts", "verdict")
 OWN = """In small, not in the paper: MobileNetV2 features (ImageNet-1K, 128 px) instead
 of those of ViT-B/16. Settings: our defaults with the paper's number of epochs, no
@@ -145,12 +145,12 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
         run = [c for c in found if measured_here(c)]
         blocks = [table(HEADER, _lines(run, by_key))] if run else []
         if any(standing(c)[0] == ARITHMETIC for c in found):
-            blocks.append(arithmetic.printed_table(paper, name))
+            blocks.append(arithmetic.printed_table(found))
         if shown := [c for c in found if small(c)]:
-            blocks += small_blocks(shown, by_key)
+            blocks += [*about_small(shown), told(shown, by_key)]
         if (paper, name) == ("De22", "5"):
             blocks += [OWN_DE22, own_table(own_de22(), by_key)]
-        if blocks := blocks + notes(paper, name):
+        if blocks := blocks + notes(found):
             parts.append(title + "\n\n".join(blocks) + "\n")
         if left := unmeasured(found):
             folded.append(f"{title}{left_table(left)}\n")
@@ -160,18 +160,6 @@ def paper_section(paper: str, rows: Iterable[Row]) -> str:
         "and what each needs</summary>\n"
     )
     return "\n".join([*parts, *folded, "</details>\n"])
-
-
-def small_blocks(found: list[Claim], by_key: ByKey) -> list[str]:
-    """What was measured in small in place of a table's claims."""
-    if found[0].paper == "FC23":
-        jobs = [job for c in found if (job := small(c))]
-        said = {
-            job.key: in_small(c, by_key).removeprefix("in small: ")
-            for c, job in zip(found, jobs, strict=True)
-        }
-        return [*about_small(found), own_table(jobs, by_key, said)]
-    return [told(found, by_key)]
 
 
 def about_small(found: Iterable[Claim]) -> list[str]:
@@ -184,15 +172,15 @@ def told(found: list[Claim], by_key: ByKey, given: bool = False) -> str:
     """The paper's numbers, ours, and verdicts, a line for each way they were run or
     computed.
     """
-    lines = [[*cells[:5], cells[-1]] for cells in _lines(found, by_key, given)]
+    lines = [[*cells[:6], cells[-1]] for cells in _lines(found, by_key, given)]
     for claim in (c for c in found if standing(c)[0] == ARITHMETIC):
         for row in arithmetic.computed(claim):
             count = row.get("training rows")
             how = f"formula, {count:,} rows" if count else "formula"
             said = AGREES if arithmetic.agrees(row) else DIFFERS
-            cells = [_name_of(claim), claim.epsilon, claimed(claim)]
+            cells = [claim.name, _name_of(claim), claim.epsilon, claimed(claim)]
             lines.append([*cells, f"{row['computed']:.4g}", how, said])
-    return table((*HEADER[:5], HEADER[-1]), lines) if lines else ""
+    return table((*HEADER[:6], HEADER[-1]), lines) if lines else ""
 
 
 def unmeasured(found: Iterable[Claim]) -> list[Claim]:
@@ -213,6 +201,8 @@ def states(found: Iterable[Claim], by_key: ByKey) -> str:
         names = ", ".join(f"{c.name} {claimed(c)} ({_name_of(c)})" for c in group)
         if len(group) == 1:
             how = shown(group[0])
+        if why.startswith("stored"):
+            how = how.replace("IMAGES`", "IMAGES --again`")
         lines = [f"{verdict}: {why}", how, names.replace(" (—)", "")]
         parts.append("\n".join(filter(None, lines)))
     return "\n\n".join(parts)
@@ -349,7 +339,8 @@ def _lines(found: list[Claim], by_key: ByKey, given: bool = False) -> list[list[
             continue
         for job in jobs:
             rows = by_key.get(job.key, [])
-            cells = [_name_of(claim), claim.epsilon.replace("inf", "∞"), claimed(claim)]
+            epsilon = claim.epsilon.replace("inf", "∞")
+            cells = [claim.name, _name_of(claim), epsilon, claimed(claim)]
             values = _percents(rows)
             if not values:
                 how = f"{job.label}; {_takes(claim, job)}"
@@ -382,13 +373,14 @@ def left_table(found: list[Claim]) -> str:
     """What has no run, a line for each printed row, verdict, reason and command."""
     others = defaultdict(list)
     for claim in found:
-        how = shown(claim, claim.id.removesuffix(f"-{claim.epsilon}"))
+        how = shown(claim, "NAME")
         others[claim.row, standing(claim), how].append(claim)
     lines = [
-        [_name(row), _claimed_list(group), *why, how]
+        [_name(row), "; ".join(f"{c.name} {claimed(c)}" for c in group), *why, how]
         for (row, why, how), group in others.items()
     ]
-    return table(("row", "claimed", "verdict", "what it needs", "commands"), lines)
+    names = ("row", "numbers", "verdict", "what they need", "commands")
+    return table(names, lines)
 
 
 def shown(claim: Claim, name: str = "") -> str:
@@ -402,37 +394,32 @@ def shown(claim: Claim, name: str = "") -> str:
     return text.replace(claim.name, name or claim.name)
 
 
-def own_table(
-    jobs: list[Job],
-    by_key: ByKey,
-    small_of: dict[str, str] | None = None,
-) -> str:
+def own_table(jobs: list[Job], by_key: ByKey) -> str:
     """A row of our own: a line for each label, a column for each epsilon."""
     cells: dict[str, dict[float, str]] = defaultdict(dict)
     for job in jobs:
         values = _percents(by_key.get(job.key, []))
-        cell = mean_sd(values) if values else "—"
-        more = (small_of or {}).get(job.key)
-        cells[job.label][job.epsilon] = f"{cell}, {more}" if more and values else cell
+        cells[job.label][job.epsilon] = mean_sd(values) if values else "—"
     epsilons = sorted({job.epsilon for job in jobs})
     lines = [[name, *(values[e] for e in epsilons)] for name, values in cells.items()]
     return table(["method, steps", *columns(epsilons)], lines)
 
 
-def notes(paper: str, table: str) -> list[str]:
-    """What was tested about a table's differences, and the file with the evidence."""
-    found = [
-        n
-        for n in tomllib.loads(NOTES.read_text())["note"]
-        if (n["paper"], n["table"]) == (paper, table)
+def notes(found: Iterable[Claim]) -> list[str]:
+    """What was tested about claims' differences, and the files with the evidence."""
+    found = list(found)
+    return [
+        f"{note['text'].strip()} (`{note['evidence']}`)"
+        for note in tomllib.loads(NOTES.read_text())["note"]
+        if any(all(getattr(c, k) in v for k, v in note["of"].items()) for c in found)
     ]
-    return [f"{n['text'].strip()} (`{n['evidence']}`)" for n in found]
 
 
 def _spread_line(claim: Claim, jobs: list[Job], by_key: ByKey) -> list[str]:
     """A statistic over the configurations of a search, one draw each."""
     every = [by_key[job.key][0] for job in jobs if by_key.get(job.key)]
-    cells = [f"{claim.dataset}, {claim.metric}", claim.epsilon, claim.value]
+    name = f"{claim.dataset}, {claim.metric}"
+    cells = [claim.name, name, claim.epsilon, claim.value]
     if len(every) < len(jobs):
         cells += [f"{len(every)} of {len(jobs)} run", "", "—", "—", NOT_RUN]
     else:
@@ -478,15 +465,3 @@ def claimed(claim: Claim) -> str:
         + claim.value
         + (f" ± {claim.sd}" if claim.sd else "")
     )
-
-
-def _claimed_list(found: list[Claim]) -> str:
-    """The values of a printed row, each with what tells it from the others."""
-    told = []
-    for claim in (c for c in found if c.value):
-        parts = [claim.dataset] if len({c.dataset for c in found}) > 1 else []
-        parts += [claim.features] if len({c.features for c in found}) > 1 else []
-        if len({c.epsilon for c in found}) > 1:
-            parts.append("ε ∞" if claim.epsilon == "inf" else f"ε {claim.epsilon}")
-        told.append(claimed(claim) + (f" ({', '.join(parts)})" if parts else ""))
-    return "; ".join(told) or "—"

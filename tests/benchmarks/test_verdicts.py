@@ -1,5 +1,6 @@
 """The rule of the verdicts, and how claims and rows are rendered."""
 
+import re
 import tomllib
 from dataclasses import replace
 
@@ -94,26 +95,28 @@ def test_a_repeated_fit_is_judged_by_the_spread_of_all_similar_fits():
 
 
 def test_every_below_is_explained_with_evidence():
-    tables = {(c.paper, c.table) for c in claims.load()}
     notes = tomllib.loads(verdicts.NOTES.read_text())["note"]
-    assert {(n["paper"], n["table"]) for n in notes} <= tables
-    assert all(
-        (verdicts.NOTES.parents[1] / "results" / n["evidence"]).exists() for n in notes
-    )
-    for paper in claims.PAPERS:
-        for section in verdicts.paper_section(paper, runner.stored()).split("### ")[1:]:
-            table = section.split("\n")[0].removeprefix(f"{paper}, Table ")
-            below = [
-                line for line in section.splitlines() if line.endswith("| below |")
-            ]
-            named = " ".join(verdicts.notes(paper, table))
-            missing = [
-                line
-                for line in below
-                if line.split("|")[1].split(",")[0].split()[0].lower()
-                not in named.lower()
-            ]
-            assert not missing, f"explain in notes.toml: {missing}"
+    for note in notes:
+        assert (verdicts.NOTES.parents[1] / "results" / note["evidence"]).exists()
+        for name, values in note["of"].items():
+            others = {k: v for k, v in note["of"].items() if k != name}
+            for value in values:  # a misspelled one would hide the note
+                found = [c for c in claims.load() if getattr(c, name) == value]
+                assert any(
+                    all(getattr(c, k) in v for k, v in others.items()) for c in found
+                ), (note["of"], value)
+    by_key = verdicts.by_key_of(runner.stored())
+    below = [c for c in claims.load() if verdicts.outcome(c, by_key)[0] == "below"]
+    assert below and [c.name for c in below if not verdicts.notes([c])] == []
+
+
+def test_a_number_has_the_notes_of_its_own_data_set_and_kind():
+    table = verdicts.notes(c for c in claims.load("TB21") if c.table == "1")
+    (mnist,) = verdicts.notes(jobs.selected("TB21-1-mnist-2.93:2"))
+    assert len(table) == 3 and mnist in table and mnist.startswith("MNIST at small")
+    search = jobs.selected("TB21-3-fashion-mnist")
+    told = {c.metric: verdicts.notes([c]) for c in search if c.features == "ScatterNet"}
+    assert len(told["max"]) == len(told["MAD"]) == 1 and not told["min"]
 
 
 def test_a_number_counts_by_the_papers_settings_and_by_its_best_run():
@@ -141,13 +144,22 @@ def test_the_summary_gives_each_printed_number_one_verdict(by_table):
     )
 
 
-def test_tables_show_the_commands_of_today():
+def test_tables_show_the_names_and_commands_of_today():
     """A renamed option of `dphead finetune` changes them."""
     page = (RESULTS.parent / "TABLES.md").read_text()
+    named = set(re.findall(r"[| ]([\w.-]+:\d+) ", page))
+    assert named == {claim.name for claim in claims.load()}
     for claim in claims.load():
         if jobs.standing(claim)[0] not in ("", jobs.ARITHMETIC):
-            column = claim.id.removesuffix(f"-{claim.epsilon}")
-            assert verdicts.shown(claim, column) in page, claim
+            assert verdicts.shown(claim, "NAME") in page, claim
+
+
+def test_a_stored_number_is_listed_with_the_command_that_repeats_it():
+    by_key = verdicts.by_key_of(runner.stored())
+    listed = verdicts.states(jobs.selected("TB21-1-mnist-2.93:2"), by_key)
+    again = "reproduce TB21-1-mnist-2.93:2 --images IMAGES --again`"
+    assert again in listed
+    assert "--again" not in verdicts.states(jobs.selected("TB21-1-mnist-2.93:2"), {})
 
 
 def test_a_search_by_networks_needs_an_accelerator_and_names_its_statistic():
