@@ -143,7 +143,7 @@ def _show(which: Any, as_json: bool) -> None:
 def _spent(book: Any, as_json: bool) -> None:
     from dphead.analysis.records import fit_events
     from dphead.cli.budget import budget_lines
-    from dphead.fit.ledgers import charged_elsewhere
+    from dphead.fit.ledgers import charged_elsewhere, check_noted
     from dphead.fit.report import ledger_totals
     from dphead.privacy.ledger.seals import check_undamaged
     from dphead.privacy.ledger.store import IN_MEMORY, MOVED, LedgerError
@@ -156,6 +156,10 @@ def _spent(book: Any, as_json: bool) -> None:
         return
     if book.path != IN_MEMORY:
         say("Ledger", book.path)
+    try:
+        check_noted(book.path, None, book)
+    except LedgerError as error:
+        say("Ledger", f"! {error}")
     if place := book.meta(MOVED):
         say("Moved", f"! to {place}: this copy takes no more charges")
     try:
@@ -341,6 +345,7 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
         default_ledger_path,
         has_home,
         ledger_path,
+        open_ledger,
         people_index,
     )
     from dphead.privacy.ledger import Ledger, server
@@ -360,9 +365,9 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
         named = re.fullmatch("[0-9a-f]{32}", which.stem)  # the name is a data set's id
         in_home = which.absolute().parent == own_place
         if not (in_home and named):
-            return [Ledger(which)]
+            return [open_ledger(which)]
         _check_known(which.stem)
-        return [Ledger(which, which.stem)]
+        return [open_ledger(which, which.stem)]
     values.check_there("a ledger or features file", which)
 
     from dphead_extract.features.format import open_features
@@ -380,4 +385,6 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     if isinstance(path, Path) and not write and not path.exists():
         click.echo("no ledger yet: no fit on this data set was charged")
         return [Ledger(IN_MEMORY, dataset_id)]
-    return [Ledger(path, dataset_id, read_only=not write)]
+    if write:
+        return [open_ledger(path, dataset_id)]
+    return [Ledger(path, dataset_id, read_only=True)]

@@ -39,7 +39,7 @@ from dphead.fit.fit import (
     charge_ledger,
     warn_of_duration,
 )
-from dphead.fit.ledgers import charged_elsewhere, open_ledger
+from dphead.fit.ledgers import charged_elsewhere, check_noted, open_ledger
 from dphead.fit.options import (
     ALLOW_LARGE_DELTA,
     DELTA,
@@ -545,6 +545,7 @@ def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Led
         return open_ledger(given, dataset_id)
     if dataset_id is None:
         return given
+    check_noted(given.path, dataset_id, given)
     theirs = given.set_once("dataset_id", dataset_id)
     if theirs != dataset_id:
         raise LedgerError(

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import shlex
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ from dphead.privacy.ledger.server import (
 )
 from dphead.privacy.ledger.store import (
     COUNTS,
+    IDENTITY,
     IN_MEMORY,
     MERGED,
     MOVED,
@@ -257,17 +259,22 @@ def open_ledger(
     Raises
     ------
     LedgerError
-        If the file is another data set's ledger, or not a ledger.
+        If the file is another data set's ledger, not a ledger, or not the one that was
+        noted there.
     """
-    return Ledger(ledger_path(path, dataset_id), dataset_id)
+    path = ledger_path(path, dataset_id)
+    check_noted(path, dataset_id)  # creates no file
+    return Ledger(path, dataset_id)
 
 
 def read_ledger(path: str | Path | None, dataset_id: str | None) -> Ledger:
     """Open a run's ledger to read it.
 
-    If there is no ledger yet, return an empty one in memory.
+    If there is no ledger yet, return an empty one in memory. Raises LedgerError as
+    `open_ledger`.
     """
     path = ledger_path(path, dataset_id)
+    check_noted(path, dataset_id)
     if is_on_server(path):
         return Ledger(path, dataset_id, read_only=True)
     return Ledger(path, read_only=True) if os.path.exists(path) else Ledger()
@@ -290,6 +297,7 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
                 f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
                 "move. Nothing was moved. Keep this ledger."
             )
+        check_noted(book.path, dataset_id, book)
         check_store(url, book)
         check_move(book, target)
         note_ledger(target.path, dataset_id)
@@ -551,6 +559,7 @@ def _staying(charged: list[Elsewhere], moving: Ledger, url: str) -> list[Elsewhe
         return [one for one in charged if not _one_file(one.path, moving.path)]
     first, *others = charged
     try:
+        check_noted(first.path, first.dataset_id)
         target = Ledger(url, first.dataset_id, read_only=True)
         with closing(target), closing(Ledger(first.path, read_only=True)) as book:
             check_move(book, target)
@@ -604,9 +613,10 @@ def charging(
 ) -> Iterator[None]:
     """Hold the lock of DPHEAD_HOME while a ledger is charged, after `check_alone`.
 
-    The ledger is noted for its data set before the charge. `fix_budget` takes the same
-    lock, so no budget can be set elsewhere between check and charge. No id system can
-    be declared in between either.
+    A ledger that is not the one noted at its path is refused. The ledger is noted for
+    its data set before the charge. `fix_budget` takes the same lock, so no budget can
+    be set elsewhere between check and charge. No id system can be declared in between
+    either.
 
     Parameters
     ----------
@@ -623,6 +633,7 @@ def charging(
     dataset_id = ledger.dataset_id if ledger.url else ledger.meta("dataset_id")
     # A team's server knows budgets of the same images, even if the home is not usable.
     if dataset_id is None or not (ledger.url or team_url() or has_home()):
+        check_noted(ledger.path, None, ledger)
         yield
         return
     index = people_index()
@@ -630,13 +641,14 @@ def charging(
         # in the lock order of `declare_people`: people first
         sure = bool if rows is None else locks.enter_context(_held_people(index))
         locks.enter_context(holding(ledger, sure))
+        check_noted(ledger.path, dataset_id, ledger)
         if rows is not None:
             _check_people(ledger, rows, people)
         check_store(team_url())
         check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
         if people is not None:
             index.settle(write=True)
-        note_ledger(ledger.path, dataset_id)
+        note_ledger(ledger.path, dataset_id, ledger)
         if ledger.meta("dataset_id") is None:
             ledger.set_once("dataset_id", dataset_id)
         yield
@@ -807,9 +819,12 @@ def known_ledgers(dataset_id: str) -> list[str]:
 
 def _places(dataset_id: str) -> list[str]:
     """Return the places of a data set's default and noted ledgers."""
-    default = default_ledger_path(dataset_id)
-    own = [str(default)] if os.path.lexists(default) else []
-    return [*own, *noted_ledgers(dataset_id)]
+    default, noted = default_ledger_path(dataset_id), noted_ledgers(dataset_id)
+    if not os.path.lexists(default):
+        return noted
+    # a default ledger that is a link was noted as the file to which it led
+    target = os.path.realpath(default)
+    return [str(default), *(one for one in noted if one != target)]
 
 
 def _on_team(dataset_id: str) -> list[str]:
@@ -893,8 +908,8 @@ def _read(
 ) -> tuple[Elsewhere, list[str], list[str]]:
     """Return a ledger of a data set, the data sets that it names, and where it moved.
 
-    A missing or unreadable ledger has unknown fits (None). Raises HeldLedger while
-    another process blocks it or its server does not answer.
+    A missing, replaced or unreadable ledger has unknown fits (None). Raises HeldLedger
+    while another process blocks it or its server does not answer.
     """
     try:
         with closing(Ledger(place, read_only=True)) as book:
@@ -905,6 +920,8 @@ def _read(
                 raise LedgerError(f"{place} is the ledger of another data set now.")
             moved, all_there = moved_to(book)
             held = (0, None) if all_there else (book.count_fits(), book.budget())
+            if not _is_noted(book, name):
+                held = (None, book.budget())
             one = Elsewhere(place, of, *held, shares=of != dataset_id)
             return one, more, [moved] if moved else []
     except HeldLedger:
@@ -921,32 +938,112 @@ def notes_path(dataset_id: str) -> Path:
 
 def noted_ledgers(dataset_id: str) -> list[str]:
     """Return the non-default ledgers that were noted for a data set."""
+    return [*_notes(dataset_id)]
+
+
+def _notes(dataset_id: str) -> dict[str, str | None]:
+    """Return the identity of each noted ledger by its place.
+
+    It is None for a ledger on a server, whose name has the server's id, and for one
+    that an earlier version noted.
+    """
     path = notes_path(dataset_id)
     lines = path.read_text().splitlines() if path.exists() else []
+    notes = dict[str, str | None]()
     try:
-        return [str(json.loads(line)) for line in lines]
-    except ValueError as error:
+        for line in lines:
+            note = json.loads(line)
+            place, identity = (note, None) if isinstance(note, str) else note
+            notes[str(place)] = identity
+    except (ValueError, TypeError) as error:
         raise LedgerError(
-            f"{path} is damaged: each line must be a ledger's path as a JSON string. "
-            "Restore a copy. Without the file, dphead does not find those ledgers."
+            f"{path} is damaged: each line must be a ledger's path or "
+            '["PATH", "IDENTITY"], as JSON. Restore a copy. Without the file, dphead '
+            "does not find those ledgers."
         ) from error
+    return notes
 
 
-def note_ledger(path: str, dataset_id: str) -> None:
+def check_noted(
+    place: str | Path, dataset_id: str | None, book: Ledger | None = None
+) -> None:
+    """Raise LedgerError if a file is not the ledger that was noted at its path.
+
+    The volume of the noted ledger may be away, or another one be in its place. The
+    fits of the noted ledger would not count (proofs/ledger.md, "Noted ledgers").
+
+    Parameters
+    ----------
+    place : str or Path
+        Where the ledger is, or will be.
+    dataset_id : str or None
+        Its data set. None if the file decides: without a data set, it is no noted
+        ledger.
+    book : Ledger, optional
+        The open ledger. Its path may lead to a different file by now.
+    """
+    if place == IN_MEMORY or is_on_server(place) or not has_home():
+        return
+    path = os.path.realpath(place)
+    names = data_sets_of_home() if dataset_id is None else [dataset_id]
+    noted = [name for name in names if path in map(os.path.realpath, _notes(name))]
+    if not noted:
+        return
+    gone = "is missing"
+    with ExitStack() as opened:
+        if book is None and os.path.isfile(path):
+            book = opened.enter_context(closing(Ledger(path, read_only=True)))
+        if book is not None:
+            theirs, gone = book.meta("dataset_id"), "was replaced by another one"
+            if theirs not in (None, dataset_id):
+                gone = f"was replaced by one of data set {theirs}"
+            # the path may be noted for data sets of several projects
+            if theirs in noted and _is_noted(book, theirs):
+                return
+    raise LedgerError(
+        f"The ledger {path} of data set {noted[0]} {gone}, and may hold fits. Nothing "
+        "was charged, set or merged. Mount its volume or restore it from a backup, "
+        "then run this command again. If it was moved, type its new path. A different "
+        "ledger needs a different path. If this ledger never held a fit, remove its "
+        f"line from {notes_path(noted[0])}."
+    )
+
+
+def _is_noted(book: Ledger, dataset_id: str) -> bool:
+    """Return whether a ledger is the one that was noted at its path, or none was."""
+    if book.url:  # its name has the server's id
+        return True
+    notes, path = _notes(dataset_id).items(), os.path.realpath(book.path)
+    kept = {one for place, one in notes if os.path.realpath(place) == path}
+    # an earlier version noted no identity, but its ledger was charged or closed
+    if kept == {None}:
+        return book.first("SELECT id FROM seals") is not None
+    return not kept or kept == {book.meta(IDENTITY)}
+
+
+def note_ledger(path: str, dataset_id: str, book: Ledger | None = None) -> None:
     """Note in DPHEAD_HOME, durably, that a data set has a non-default ledger.
 
-    If DPHEAD_HOME is read-only or another user's, this function does nothing. Raises
+    The identity of `book`, a ledger that was opened for writing, is noted too. If
+    DPHEAD_HOME is read-only or another user's, this function notes nothing. Raises
     LedgerError if it cannot be written for another reason.
     """
     if not has_home():
         return
-    own = os.path.realpath(default_ledger_path(dataset_id))
+    # a link in its place leads elsewhere
+    default = default_ledger_path(dataset_id)
+    own = os.path.join(os.path.realpath(default.parent), default.name)
     # note the file: a link to it may be removed first
     name = path if is_on_server(path) else os.path.realpath(path)
     if path == IN_MEMORY or name == own:
         return
-    known = name in noted_ledgers(dataset_id)
-    data = b"" if known else f"{json.dumps(name)}\n".encode()
+    identity, notes = None, _notes(dataset_id)
+    if book is not None and not book.url:
+        # before the note, so that a process that dies here leaves no other identity
+        identity = book.set_once(IDENTITY, uuid.uuid4().hex)
+    known = name in notes and identity in (None, notes[name])
+    note = name if identity is None else [name, identity]
+    data = b"" if known else f"{json.dumps(note)}\n".encode()
     with _writable(), ExitStack() as opened:
         notes = notes_path(dataset_id)
         make_folder(notes.parent)

@@ -1,7 +1,6 @@
 """Declare the id system of a features file, and merge the ledgers of its data set."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -16,13 +15,12 @@ from dphead_extract.people import People, rows_name
 from dphead.analysis.ledger_place import ledger_home, moved_to
 from dphead.fit.ledgers import (
     RowGroups,
+    check_noted,
     check_store,
-    data_set_of,
     holding,
     known_ledgers,
     ledger_name,
     note_ledger,
-    notes_path,
     open_ledger,
     other_ledgers,
     people_index,
@@ -35,7 +33,7 @@ from dphead.privacy.ledger.moving import (
     holds_all,
     merge,
 )
-from dphead.privacy.ledger.server import is_on_server, team_url
+from dphead.privacy.ledger.server import team_url
 from dphead.privacy.ledger.store import MERGED, MOVED, PEOPLE, HeldLedger
 
 
@@ -275,17 +273,7 @@ def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
     own = str(ledger_name(None, dataset_id))
     places = [*dict.fromkeys((own, *known_ledgers(dataset_id)))]
     for place in places:
-        gone, theirs = "", data_set_of(place)
-        if not is_on_server(place) and not os.path.isfile(place):
-            gone = "is missing"
-        elif theirs not in (None, dataset_id):
-            gone = f"was replaced by one of data set {theirs}"
-        if place != own and gone:
-            raise LedgerError(
-                f"The ledger {place} of data set {dataset_id} {gone}, and may hold "
-                "fits. Restore it from a backup. If it never had a fit, remove its "
-                f"line from {notes_path(dataset_id)}. Then run this command again."
-            )
+        check_noted(place, dataset_id)
         book = Ledger(place, dataset_id)
         moved, all_there = moved_to(book)
         if all_there and moved in places and book.meta(MERGED) is None:

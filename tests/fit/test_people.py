@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import uuid
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -244,7 +244,7 @@ def test_a_merged_budget_that_holds_is_no_guarantee_for_the_sum(tmp_path, clinic
 def refused_beside(dataset_id, *where):
     """Whether a budget elsewhere refuses a charge to a data set's ledger."""
     try:
-        with charging(open_ledger(*where or (None,), dataset_id)):
+        with charging(open_ledger(where[0] if where else None, dataset_id)):
             return False
     except LedgerError as error:
         assert "have the budget epsilon=2" in str(error), error
@@ -283,7 +283,7 @@ def test_a_budget_counts_at_the_place_that_its_ledger_was_merged_into(
 def test_images_of_all_data_sets_of_a_ledger_are_looked_at(tmp_path, clinic):
     """The merged one is a small part of the ledger's data sets."""
     one, images = made(tmp_path, "one", 0), image_index()
-    system = People(people_index(), clinic).shared_id
+    system = str(People(people_index(), clinic).shared_id)
     for name, first, n in (
         (id_of(one), 0, 100),
         (Y, 40, 100),
@@ -317,7 +317,7 @@ def test_a_budget_refuses_the_ledger_that_counts_a_data_set_with_its_images(
     tmp_path, clinic, monkeypatch
 ):
     one, images = made(tmp_path, "one", 0), image_index()
-    system = People(people_index(), clinic).shared_id
+    system = str(People(people_index(), clinic).shared_id)
     for name, first in ((id_of(one), 0), (Y, 40), (system, 10**4)):
         images.add(name, np.arange(first, first + 100, dtype=np.uint64))
     fix_budget(open_ledger(None, Y), 2.0, 1e-3)
@@ -406,7 +406,7 @@ def test_a_merge_that_would_refuse_all_fits_is_refused(tmp_path, clinic, limited
 def test_data_sets_with_the_same_images_are_declared_in_one_command(tmp_path, clinic):
     """The id system has a budget, and each of the two has a fit."""
     files = [made(tmp_path, name, first) for name, first in (("one", 0), ("two", 60))]
-    system = People(people_index(), clinic).shared_id
+    system = str(People(people_index(), clinic).shared_id)
     fix_budget(open_ledger(None, system), 3.0, 1e-3)
     for file in files:
         image_index().add(id_of(file), np.arange(100, dtype=np.uint64))
@@ -532,6 +532,10 @@ def test_a_ledger_takes_no_other_groups_while_it_is_merged(
             module.declare_people(one, clinic, False)
     assert counted_in(id_of(one)) == id_of(one)
     shared.unlink()
+    # else the new file is not the noted ledger
+    for notes in tmp_path.rglob(notes_path(id_of(one)).name):
+        notes.unlink()
+    notes_path(id_of(one)).unlink()
     fix_budget(Ledger(shared, id_of(one)), 2.0, 1e-3)
     monkeypatch.setattr(module, "merge", merged)
     module.declare_people(one, clinic, False)
@@ -547,11 +551,12 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(
     head = DPLeastSquaresClassifier(epsilon=1.0, group_cap=2, delta=1e-3).fit(one)
     head.save(run)
     moved(one)
-    system = People(people_index(), clinic).shared_id
+    system = str(People(people_index(), clinic).shared_id)
     fix_budget(open_ledger(None, system), 9.0, 1e-3)
     merged, _ = module.declare_people(one, clinic, False)
     charge_groups(one)
-    assert read_run(run).merged == str(merged.path) and len(read_run(run).fits) == 2
+    found = read_run(run)
+    assert found.merged == str(merged.path) and len(found.fits or ()) == 2
     said = words(dphead("check", run).out)
     assert "spent (delta 0.001) in 2 fits" in said
     assert "now, with 1 more fits: the ledger's plain sum is now epsilon" in said
@@ -581,7 +586,7 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     fix_budget(Ledger(place, id_of(one)), 3, 1e-3)
     fitted("fit", one, "-o", tmp_path / "run", *FIT, "--ledger", place)
     copy = shutil.copytree(tmp_path / "run", tmp_path / "for/publication")
-    assert read_known(copy).limit["path"] == str(place)
+    assert (read_known(copy).limit or {})["path"] == str(place)
     assert "another ledger" not in words(dphead("check", copy).out)
     two = made(tmp_path, "two", 60, "--people", clinic)
     charge_groups(two)
@@ -592,7 +597,7 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     # on another machine, which lacks the ledger that counts the fit now
     project = shutil.copytree(tmp_path / "work", tmp_path / "other/work").parent
     shutil.copytree(tmp_path / "run", project / "run")
-    merged = Path(Ledger(place).meta(MOVED))
+    merged = Path(str(Ledger(place).meta(MOVED)))
     merged.rename(tmp_path / "gone.sqlite")
     said = words(fitted("report", project / "run", "--card").err)
     assert "is not reachable, so what was merged" in said
@@ -610,8 +615,8 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
     groups = open_features(one).group
     noted = tmp_path / "noted.sqlite"
     places = [None, noted, tmp_path / "new.sqlite"]
-    Ledger(noted, id_of(one)).close()
-    note_ledger(str(noted), id_of(one))
+    with closing(Ledger(noted, id_of(one))) as book:
+        note_ledger(str(noted), id_of(one), book)
 
     def declared():
         module.declare_people(one, clinic, False)
@@ -631,8 +636,8 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
     book = read_ledger(None, counted_in(id_of(one)))
     assert [fit["fit_id"] for fit in book.fits()] == [fit]
     assert book.verify() == [] and book.meta("dataset_id") != id_of(one)
-    assert book.budget()["epsilon"] == 2.0 and not book.is_sum()
-    assert people_of(one)["system"] == clinic
+    assert (book.budget() or {})["epsilon"] == 2.0 and not book.is_sum()
+    assert (people_of(one) or {})["system"] == clinic
 
 
 def people_of(features):
@@ -676,7 +681,7 @@ def test_a_ledger_that_is_found_after_the_merge_counts(store, tmp_path, clinic):
     fitted("ledger", "people", clinic, two)
     assert fits_of(two) == 1
     with charging(book):
-        assert book.budget()["epsilon"] == 2.0
+        assert (book.budget() or {})["epsilon"] == 2.0
 
 
 def test_a_noted_path_of_another_data_set_now_is_a_missing_ledger(tmp_path, clinic):
@@ -948,7 +953,7 @@ def test_people_of_a_shard_of_another_home_are_recorded_where_it_is_joined(
         fitted(*command, shard)
         shards.append(tmp_path / f"f.shard-{shard.replace('/', '-of-')}.h5")
     monkeypatch.setenv("DPHEAD_HOME", str(own))
-    assert people_of(shards[0])["new"]
+    assert (people_of(shards[0]) or {})["new"]
     with pytest.raises(LedgerError, match="not recorded here"):
         people_of(shards[1])
     join_shards(shards, whole)
@@ -1167,7 +1172,10 @@ def test_a_ledger_takes_fits_of_one_group_column(tmp_path, clinic, monkeypatch):
     assert "have other groups or other rows" in said
     book = open_ledger(None, id_of(one))
     shown = json.dumps(book.facts()) + json.dumps(book.fits())
-    assert hashlib.sha256(open_features(one).group.tobytes()).hexdigest() not in shown
+    assert (
+        hashlib.sha256(np.asarray(open_features(one).group).tobytes()).hexdigest()
+        not in shown
+    )
     # declared ids decide, but only if the earlier fits have them too
     module.declare_people(study, clinic, True)
     with pytest.raises(LedgerError, match="have other groups"):

@@ -20,7 +20,7 @@ from dphead.privacy.ledger.schema import (
     STATES,
     LedgerError,
 )
-from dphead.privacy.ledger.store import AWAITS, LedgerFile
+from dphead.privacy.ledger.store import AWAITS, IDENTITY, LedgerFile
 
 # columns of a release in its fit's digest
 _SEALED = ("sequence", "label", "noise_multiplier", "sampling_prob", "spec")
@@ -160,7 +160,7 @@ def _checked(file: LedgerFile) -> Record:
     if done != len(charges):
         raise _DamagedError(f"no seal covers the fits after fit {done}")
     # They may be set after the last seal, because they change no total.
-    late = {"dataset_id", AWAITS} - sealed.keys()
+    late = {"dataset_id", IDENTITY, AWAITS} - sealed.keys()
     if {k: v for k, v in meta.items() if k not in late} != sealed:
         raise _DamagedError("a value was added or changed without a seal")
     if stray:

@@ -47,6 +47,7 @@ MERGED = "merged"  # key of the data set that a closed ledger was merged into
 GROUPS = "groups"  # with the name of a secret key: digest of the groups (`Groups`)
 PEOPLE = "people"  # key of the declared id system, stored as JSON
 COUNTS = "counts"  # with the id of a merged data set, whose fits this ledger counts
+IDENTITY = "identity"  # key of a random id of the file, kept with its note
 SUM = "sum"  # key in a ledger that counts the fits of several ledgers
 IN_MEMORY = ":memory:"  # SQLite's name of a database in memory
 # What SQLite raises if a file or disk fails; the last is for damaged names.

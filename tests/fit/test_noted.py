@@ -1,0 +1,292 @@
+"""A ledger that a home has noted is known by its identity, not by its path alone."""
+
+import os
+import shutil
+from contextlib import closing
+
+import numpy as np
+import pytest
+from commands import (
+    OF_IMAGES,
+    contents,
+    features_file,
+    fitted,
+    id_of,
+    refusal,
+)
+from core import reserve
+from ledgers import Killed, specs
+
+from benchmarks.faults.servers import CLIENT
+from dphead import DPLeastSquaresClassifier
+from dphead.fit import ledgers
+from dphead.fit.ledgers import (
+    charged_elsewhere,
+    charging,
+    default_ledger_path,
+    fix_budget,
+    known_ledgers,
+    move_ledger,
+    note_ledger,
+    noted_ledgers,
+    notes_path,
+    open_ledger,
+    read_ledger,
+)
+from dphead.privacy.ledger import Ledger, LedgerError, seals
+
+FIT = ("--method", "prototypes", "--backend", "numpy", "--epsilon", 1)
+ID = "ab12"
+GONE = "may hold fits. Nothing was charged, set or merged"
+
+
+@pytest.fixture
+def features(tmp_path):
+    return features_file(tmp_path / "f.h5", **OF_IMAGES)
+
+
+def charged(path, dataset_id=ID):
+    """Charge a fit to a file, and return the number of its fits."""
+    with closing(open_ledger(path, dataset_id)) as book:
+        with charging(book):
+            reserve(specs(1, 20.0), book)
+        return book.count_fits()
+
+
+def refused(path, dataset_id=ID):
+    """The error of such a charge."""
+    with pytest.raises(LedgerError, match=GONE) as told:
+        charged(path, dataset_id)
+    return str(told.value)
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_volume_that_is_not_mounted_is_no_new_ledger(features, tmp_path, empty):
+    """Its path leads to nothing, or to the empty folder below the volume."""
+    volume, away = tmp_path / "volume", tmp_path / "away"
+    book = volume / "p.sqlite"
+    fitted("ledger", "budget", book, "--epsilon", 1, "--delta", 1e-5)
+    fitted("fit", features, "-o", tmp_path / "run", *FIT, "--ledger", book)
+    volume.rename(away)
+    if empty:
+        volume.mkdir()
+    before = contents(tmp_path)
+    commands = [
+        ("fit", features, "-o", tmp_path / "two", *FIT, "--ledger", book),
+        ("plan", features, *FIT[:2], *FIT[4:], "--fits", 1, "--ledger", book),
+        ("ledger", "budget", book, "--epsilon", 5, "--delta", 1e-5),
+    ]
+    for command in commands:
+        said = refusal(*command)
+        assert f"{book} of data set {id_of(features)} is missing" in said
+        assert f"{notes_path(id_of(features))}." in said
+    for X, y in ((features, None), (np.eye(9, 4), np.arange(9) % 2)):
+        head = DPLeastSquaresClassifier(epsilon=1.0, ledger=book, classes=[0, 1])
+        with pytest.raises(LedgerError, match=GONE):
+            head.set_params(classes=None if y is None else [0, 1]).fit(X, y)
+    assert contents(tmp_path) == before and volume.exists() == empty
+    shutil.rmtree(volume, ignore_errors=True)
+    away.rename(volume)
+    assert "exceed the budget" in refusal(*commands[0])
+    assert Ledger(book).count_fits() == 1
+
+
+def test_a_new_ledger_at_a_noted_path_takes_no_charge_and_hides_no_fit(
+    features, tmp_path
+):
+    """A program made it while the volume was away, or an earlier version did."""
+    volume, away = tmp_path / "volume", tmp_path / "away"
+    path = volume / "p.sqlite"
+    fitted("fit", features, "-o", tmp_path / "run", *FIT, "--ledger", path)
+    volume.rename(away)
+    books = [Ledger(path), Ledger(path)]
+    for X, y in ((features, None), (np.eye(9, 4), np.arange(9) % 2)):
+        head = DPLeastSquaresClassifier(epsilon=1.0, ledger=books.pop())
+        with pytest.raises(LedgerError, match="was replaced by another one"):
+            head.set_params(classes=None if y is None else [0, 1]).fit(X, y)
+    book = Ledger(path)
+    assert book.facts() == {} and not book.count_fits()
+    with pytest.raises(LedgerError, match=GONE):
+        fix_budget(book, 5.0, 1e-5)
+    assert "! The ledger" in fitted("ledger", "show", path).out
+    book.set_once("dataset_id", id_of(features))
+    found = [(other.path, other.fits) for other in charged_elsewhere(id_of(features))]
+    assert found == [(str(path), None)]
+    said = refusal("ledger", "budget", features, "--epsilon", 5, "--delta", 1e-5)
+    assert "must count every fit" in said and "gone or unreadable" in said
+    # the open file is not the ledger, even if the path leads to the ledger again
+    shutil.rmtree(volume)
+    away.rename(volume)
+    with pytest.raises(LedgerError, match=GONE), charging(book):
+        pass
+    assert charged(path, id_of(features)) == 2
+
+
+@pytest.mark.parametrize("way", ["link", "rename"])
+def test_two_ledgers_under_one_path_are_not_one(tmp_path, way):
+    """Two projects are mounted at one path in two containers that share a home."""
+    place = tmp_path / "project"
+    projects = [tmp_path / "one", tmp_path / "two"]
+
+    def mount(project):
+        if way == "link":
+            place.unlink(missing_ok=True)
+            place.symlink_to(project)
+        else:
+            project.rename(place)
+
+    def unmount(project):
+        if way == "rename":
+            place.rename(project)
+
+    if way == "link":  # the folder was there when its ledger was noted
+        place.mkdir()
+        assert charged(place / "p.sqlite") == 1
+        place.rename(projects[0])
+    else:
+        projects[0].mkdir()
+        mount(projects[0])
+        assert charged(place / "p.sqlite") == 1
+        unmount(projects[0])
+    projects[1].mkdir()
+    mount(projects[1])
+    assert "is missing" in refused(place / "p.sqlite")
+    assert not any(projects[1].glob("*")) or way == "rename"
+    # the second project has a ledger of its own, from another home
+    book = Ledger(place / "p.sqlite", ID)
+    book.set_budget(1.0, 1e-5)
+    reserve(specs(1, 20.0), book)
+    assert "was replaced by another one" in refused(place / "p.sqlite")
+    assert book.count_fits() == 1
+    # neither its budget nor the fits of the first are forgotten elsewhere
+    (other,) = charged_elsewhere(ID)
+    assert other.fits is None and other.budget == book.budget()
+    with pytest.raises(LedgerError, match="have the budget epsilon=1"):
+        charged(None)
+    unmount(projects[1])
+    mount(projects[0])
+    assert charged(place / "p.sqlite") == 2
+
+
+def test_a_path_may_be_noted_for_the_data_sets_of_two_projects(tmp_path):
+    """Each ledger counts its own data set, under the path that both have."""
+    place, ids = tmp_path / "p.sqlite", (ID, "cd34")
+    for dataset_id in ids:
+        assert charged(place, dataset_id) == 1
+        place.rename(tmp_path / dataset_id)
+    (tmp_path / ids[1]).rename(place)
+    assert charged(place, ids[1]) == 2
+    with closing(open_ledger(place)) as book, charging(book):
+        assert book.count_fits() == 2
+    with pytest.raises(LedgerError, match=f"replaced by one of data set {ids[1]}"):
+        open_ledger(place, ids[0])
+
+
+def test_a_note_of_an_earlier_version_gets_the_identity_of_a_charged_ledger(tmp_path):
+    place = tmp_path / "p.sqlite"
+    note_ledger(str(place), ID)
+    assert notes_path(ID).read_text() == f'"{place}"\n'
+    book = Ledger(place, ID)
+    assert "was replaced by another one" in refused(place)
+    reserve(specs(1, 20.0), book)
+    assert charged(place) == 2 and book.verify() == []
+    assert noted_ledgers(ID) == [str(place)]
+    place.unlink()
+    book = Ledger(place, ID)
+    reserve(specs(1, 20.0), book)
+    assert "was replaced by another one" in refused(place)
+
+
+@pytest.mark.parametrize("at", ["identity", "note", "charge"])
+def test_a_fit_that_dies_or_is_refused_before_its_charge_locks_nobody_out(
+    tmp_path, monkeypatch, at
+):
+    """The new ledger is the noted one, at whatever step the fit ended."""
+    place = tmp_path / "p.sqlite"
+
+    def dies(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        if at == "identity":
+            patch.setattr(ledgers, "note_ledger", dies)
+        if at == "note":
+            patch.setattr(os, "write", dies)
+        with charging(open_ledger(place, ID)):
+            raise Killed
+    (identity,) = [Ledger(place).meta("identity")]
+    assert (identity is None) == (at == "identity")
+    assert noted_ledgers(ID) == ([str(place)] if at == "charge" else [])
+    assert charged(place) == 1
+    assert identity in (None, Ledger(place).meta("identity"))
+
+
+def test_a_ledger_keeps_its_identity_when_it_is_moved_copied_or_restored(tmp_path):
+    one, two = tmp_path / "one.sqlite", tmp_path / "two.sqlite"
+    charged(one)
+    backup = shutil.copy(one, tmp_path / "backup")
+    one.unlink()
+    assert "restore it from a backup" in refused(one)
+    shutil.copy(backup, one)
+    assert charged(one) == 2
+    # under a new path it is charged, and the old one is missing
+    one.rename(two)
+    assert charged(two) == 3
+    assert [(found.path, found.fits) for found in charged_elsewhere(ID, two)] == [
+        (str(one), None)
+    ]
+    # a copy has the fits up to then, and both are listed
+    shutil.copy(two, one)
+    assert charged(one) == 4
+    assert [found.fits for found in charged_elsewhere(ID)] == [4, 3]
+    # a ledger at the path of another one is not that one
+    three = tmp_path / "three.sqlite"
+    charged(three)
+    three.replace(two)
+    assert "was replaced by another one" in refused(two)
+    assert seals.damage_of(Ledger(one)) == []
+
+
+def test_a_default_ledger_that_is_a_link_is_noted_as_the_file_it_leads_to(tmp_path):
+    volume, away = tmp_path / "volume", tmp_path / "away"
+    volume.mkdir()
+    default = default_ledger_path(ID)
+    default.parent.mkdir(parents=True)
+    default.symlink_to(volume / "p.sqlite")
+    assert charged(None) == 1
+    assert noted_ledgers(ID) == [str(volume / "p.sqlite")]
+    assert known_ledgers(ID) == [str(default)]
+    volume.rename(away)
+    assert "is missing" in refused(None)
+    with pytest.raises(LedgerError, match=GONE):
+        read_ledger(None, ID)
+    assert not volume.exists()
+    default.unlink()  # and then the home makes no ledger that hides the noted one
+    assert charged(None) == 1
+    assert [found.fits for found in charged_elsewhere(ID, default)] == [None]
+
+
+def test_a_replaced_ledger_is_neither_merged_nor_moved(tmp_path, monkeypatch, team):
+    """Its fits would be left behind, and its data set would seem to have none."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    rows = {"features": np.eye(8, 4), "label": np.arange(8) % 2}
+    file, first = tmp_path / "years.h5", tmp_path / "first.h5"
+    for start, output in enumerate((file, first)):
+        path = output.with_suffix(".npz")
+        np.savez(path, **rows, group=[f"P-{start}{i // 2}" for i in range(8)])
+        fitted("features", "import", path, "--classes", 2, "-o", output)
+    place, dataset_id = tmp_path / "p.sqlite", id_of(file)
+    charged(place, dataset_id)
+    place.rename(tmp_path / "away.sqlite")
+    book, url = Ledger(place, dataset_id), team.url(CLIENT)
+    with pytest.raises(LedgerError, match=GONE):
+        move_ledger(book, url)
+    other = open_ledger(None, "cd34" * 8)
+    with charging(other):
+        reserve(specs(1, 20.0), other)
+    # it could not follow the ledger that moves first
+    with pytest.raises(LedgerError, match="takes only one ledger"):
+        move_ledger(other, url)
+    fitted("ledger", "people", "clinic", first)
+    assert GONE in refusal("ledger", "people", "clinic", file)
+    assert book.facts() == {"dataset_id": dataset_id}
