@@ -329,9 +329,9 @@ def people_index(url: str | None = None, *, declares: bool = False) -> ImageInde
     LedgerError if ledgers of this home are on a different server.
     """
     url, folder = url or team_url(), ledger_home() / "people"
-    index: ImageIndex = ImageIndex(folder)
+    index: ImageIndex = _OwnPeople(folder)
     if url is not None:
-        index = TeamPeople(url, folder, partial(check_store, url))
+        index = TeamPeople(url, folder, partial(_declaring, url))
     index.settle()
     if declares:
         _check_notes(url)
@@ -359,6 +359,15 @@ def image_indexes() -> list[ImageIndex]:
     """
     own = [] if team_url() is None else [_home_images()]
     return [image_index(), *own]
+
+
+class _OwnPeople(ImageIndex):
+    """Index the people of a home that has used no server."""
+
+    @contextmanager
+    def declaring(self) -> Iterator[None]:
+        with _declaring(None):
+            yield
 
 
 class _OwnImages(ImageIndex):
@@ -553,6 +562,14 @@ def check_store(
     )
 
 
+@contextmanager
+def _declaring(url: str | None) -> Iterator[None]:
+    """Hold the lock of DPHEAD_HOME after `check_store`, as a charge does."""
+    with _held_home():
+        check_store(url)
+        yield
+
+
 def _staying(charged: list[Elsewhere], moving: Ledger, url: str) -> list[Elsewhere]:
     """Return charged files of a data set that cannot follow a ledger to a server."""
     if not charged or charged[0].dataset_id == moving.meta("dataset_id"):
@@ -638,10 +655,12 @@ def charging(
         return
     index = people_index()
     with ExitStack() as locks:
-        # in the lock order of `declare_people`: people first
+        # people first: the order of all locks is in proofs/people.md, "One store"
         sure = bool if rows is None else locks.enter_context(_held_people(index))
         locks.enter_context(holding(ledger, sure))
         check_noted(ledger.path, dataset_id, ledger)
+        # again: another process may have declared people in another store
+        index.settle(write=False)
         if rows is not None:
             _check_people(ledger, rows, people)
         check_store(team_url())

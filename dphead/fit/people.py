@@ -96,9 +96,6 @@ def declare_people(
             ids = dict.fromkeys(one.dataset_id for one in named)
             for name in ids:
                 _check_copies(name, people.shared_id or name)
-            if not new:
-                # no ledger is merged into itself
-                check_store(team_url(), merging=ids.keys() - {counts})
             ledgers = {
                 name: [opened.enter_context(closing(one)) for one in _ledgers_of(name)]
                 for name in ids
@@ -107,6 +104,8 @@ def declare_people(
             merged = ledgers.get(dataset_id, [])
             every = [one for found in ledgers.values() for one in found]
             _check_merge(every, book, people, not_private)
+            # no ledger is merged into itself
+            check_store(team_url(), merging=() if new else ids.keys() - {counts})
             if every:
                 _check_target(book, every)
             compared = {
@@ -117,7 +116,7 @@ def declare_people(
                 for ledger in found:
                     compared[name].compare(ledger)
             for one in files:
-                people.keep(dataset_id, one.rows, one.ids, joining)
+                people.keep(dataset_id, one.rows, one.ids, joining, checked=True)
             for ledger in merged:
                 note_ledger(ledger.path, dataset_id)
                 # so that no other home can charge fits of different groups to it

@@ -144,7 +144,7 @@ class TeamImages(ImageIndex):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let one process of the team at a time change the index of images."""
-        # in the lock order of `ledgers.holding`
+        # in the order of proofs/people.md, "One store"
         with self._hold_home(), server.held(self._url) as check:
             yield
             check()
@@ -162,23 +162,29 @@ class TeamPeople(TeamImages):
         The URL of the team's ledgers.
     folder : Path
         The folder of this machine's keys, one for each server.
-    check_people : function
-        Raises an error if no people can be declared here.
+    declaring : function
+        As `ImageIndex.declaring`. Raises an error if members would not count charges of
+        this home.
     """
 
     lock = "people"  # name of the server's lock
 
     def __init__(
-        self, url: str, folder: Path, check_people: Callable[[], None]
+        self,
+        url: str,
+        folder: Path,
+        declaring: Callable[[], AbstractContextManager[None]],
     ) -> None:
         super().__init__(url)
-        self._check_people = check_people
+        self._declaring = declaring
         self._table = PEOPLE
         self.root, self.folder = folder, folder / server.store_id(url)
 
-    def check_people(self) -> None:
-        """Raise an error if members would not count charges of this home."""
-        self._check_people()
+    @contextmanager
+    def declaring(self) -> Iterator[None]:
+        """Let no charge of this home begin while `settle` binds it to the server."""
+        with self._declaring():
+            yield
 
     def _read_key(self) -> bytes:
         """Return this machine's copy of the key that the first member made.

@@ -283,11 +283,13 @@ class ImageIndex:
         kinds = [self._mark(kind, dataset_id) for kind in ("partial", "whole")]
         return [kind in marks for kind in kinds] == [True, False]
 
-    def check_people(self) -> None:
-        """Raise an error if no people can be declared in this index.
+    @contextmanager
+    def declaring(self) -> Iterator[None]:
+        """Let no charge of this home begin while `settle` binds it to this index.
 
-        A home's own index never raises: dphead reads it with the home's ledgers.
+        dphead's indexes raise an error if they may not get people.
         """
+        yield
 
     def settle(self, write: bool = False) -> None:
         """Raise FormatError if a different index keeps the id systems of this home.

@@ -291,18 +291,20 @@ class People:
         rows: str,
         groups: np.ndarray | None,
         joining: Collection[str] = (),
+        *,
+        checked: bool = False,
     ) -> None:
         """Check the people again, and record them for the data set, durably.
 
         Call this under `held`, before the first row is written. `rows` is the
-        `rows_name` of the features file, by which `recorded` finds it.
+        `rows_name` of the features file, by which `recorded` finds it. With `checked`,
+        the caller is inside `declaring` of the index, or does the same.
         """
         if self.index is None or self.system is None:
             return
         assert groups is not None
-        if not joining:  # or the caller checks the ledgers that it does not merge
-            self.index.check_people()
-        self.index.settle(write=True)
+        with nullcontext() if checked else self.index.declaring():
+            self.index.settle(write=True)
         system = self._mark("system", self.system)
         digests = groups_digests(self.index, dataset_id, groups).values()
         marks = [self._rows_mark(rows, groups, self.new), *map(groups_mark, digests)]

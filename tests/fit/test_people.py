@@ -16,6 +16,7 @@ from commands import contents, dphead, fitted, id_of, refusal, report_of, words
 from core import reserve
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.format import open_features
+from dphead_extract.index import ImageIndex
 from dphead_extract.people import People
 from dphead_extract.shards import join_shards
 from ledgers import Killed, died_everywhere, specs
@@ -24,7 +25,7 @@ from benchmarks.faults.servers import CLIENT
 from dphead import DPLeastSquaresClassifier
 from dphead.analysis.records import read_run
 from dphead.export.trained import guarantee_of
-from dphead.fit import loop, run, run_folder
+from dphead.fit import ledgers, loop, run, run_folder
 from dphead.fit import people as module
 from dphead.fit.ledgers import (
     RowGroups,
@@ -1285,6 +1286,77 @@ def test_a_ledger_of_an_id_system_takes_no_rows_that_are_not_declared_here(
     assert f"ledger people {clinic} FILE --new-people" in str(found.value)
     module.declare_people(one, clinic, True)
     charge_groups(one, ledger)
+
+
+def keep_people(index, name):
+    """Declare three people of a new data set, and return its id."""
+    dataset_id = uuid.uuid4().hex
+    People(index, name, True).keep(dataset_id, "", np.arange(3))
+    return dataset_id
+
+
+def test_people_are_declared_on_a_server_before_or_after_a_file_is_charged(
+    team, clinic, monkeypatch
+):
+    """Not between the look at the files of the home and the note of the server."""
+    on_server(team, monkeypatch)
+    held, settle = [], ImageIndex.settle
+    home_lock = ledger_home() / "ledgers/lock"
+    home_lock.parent.mkdir(parents=True, exist_ok=True)
+
+    def note_lock():
+        with open(home_lock, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.append(False)
+            except BlockingIOError:
+                held.append(True)
+
+    def settled(index, write=False):
+        if write:
+            note_lock()
+        settle(index, write)
+
+    monkeypatch.setattr(ledgers, "check_store", lambda url: note_lock())
+    monkeypatch.setattr(ImageIndex, "settle", settled)
+    keep_people(people_index(), clinic)
+    assert held == [True, True]
+
+
+def test_a_file_takes_no_charge_after_people_were_declared_on_a_server(
+    team, clinic, monkeypatch
+):
+    """The charge began before them, and waited for the lock of the home."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    book, holding = open_ledger(None, uuid.uuid4().hex), ledgers.holding
+
+    def waited(*given):
+        with monkeypatch.context() as other:
+            on_server(team, other)
+            keep_people(people_index(), clinic)
+        return holding(*given)
+
+    monkeypatch.setattr(ledgers, "holding", waited)
+    refused = pytest.raises(FormatError, match="has id systems in another store")
+    with refused, charging(book):
+        reserve(specs(1, 8.0), book)
+    assert book.count_fits() == 0
+
+
+def test_a_home_declares_no_people_in_itself_after_a_charge_on_a_server(
+    team, clinic, monkeypatch
+):
+    """The declaration began before the charge."""
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    index, dataset_id = people_index(declares=True), uuid.uuid4().hex
+    with monkeypatch.context() as other:
+        on_server(team, other)
+        book = open_ledger(None, dataset_id)
+        with charging(book):
+            reserve(specs(1, 8.0), book)
+    with pytest.raises(LedgerError, match="is on a server, and DPHEAD_LEDGER"):
+        keep_people(index, clinic)
+    assert index.settled() is None and not index._names()
 
 
 def test_a_home_has_its_id_systems_in_one_store(tmp_path, clinic, monkeypatch, team):
