@@ -235,7 +235,7 @@ def test_all_charged_files_of_a_home_move_before_it_uses_a_server(team, monkeypa
             with pytest.raises(LedgerError, match="would not count the ledger") as said:
                 use()
             assert "and 1 more" in str(said.value) or len(left) == 1
-        moved = Path(re.search("move (\\S+)`", str(said.value))[1])
+        moved = Path(*re.findall("move (\\S+)`", str(said.value)))
         move_ledger(Ledger(moved), url)
         left.remove(moved.stem)
     assert not len(TeamImages(url).images(other))
