@@ -99,10 +99,10 @@ def declare_people(
             ledgers = {
                 name: [opened.enter_context(closing(one)) for one in _ledgers_of(name)]
                 for name in ids
-                if not new and name != counts
+                if new or name != counts
             }
-            merged = ledgers.get(dataset_id, [])
-            every = [one for found in ledgers.values() for one in found]
+            merged = [] if new else ledgers.get(dataset_id, [])
+            every = [] if new else [one for found in ledgers.values() for one in found]
             _check_merge(every, book, people, not_private)
             # no ledger is merged into itself
             check_store(team_url(), merging=() if new else ids.keys() - {counts})
@@ -122,7 +122,9 @@ def declare_people(
                 # so that no other home can charge fits of different groups to it
                 if ledger.meta(MOVED) is None and ledger.meta(PEOPLE) is None:
                     _fix(ledger, people, compared[dataset_id])
-            _fix(book, people)
+            # the shared ledger has groups of several data sets
+            groups = compared[dataset_id] if new else None
+            _fix(book, people, groups)
             if merged:
                 merge(merged, book)
         if merging:

@@ -47,7 +47,7 @@ from dphead.fit.ledgers import (
 )
 from dphead.privacy.ledger import Ledger, LedgerError, server
 from dphead.privacy.ledger.groups import Groups
-from dphead.privacy.ledger.store import AWAITS, MOVED
+from dphead.privacy.ledger.store import AWAITS, MOVED, PEOPLE
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
 SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--block-rows", 2)
@@ -1178,14 +1178,26 @@ def test_a_ledger_takes_fits_of_one_group_column(tmp_path, clinic, monkeypatch):
         not in shown
     )
     # declared ids decide, but only if the earlier fits have them too
-    module.declare_people(study, clinic, True)
-    with pytest.raises(LedgerError, match="have other groups"):
-        charge_groups(study)
-    with pytest.raises(LedgerError, match="have other groups"):
-        module.declare_people(study, clinic, False)
+    for new in (True, False):
+        with pytest.raises(LedgerError, match="have other groups"):
+            module.declare_people(study, clinic, new)
     assert fits_of(one) == 2 and counted_in(id_of(one)) == id_of(one)
-    module.declare_people(one, clinic, True)
+    assert not people_index().knows(id_of(one)) and book.meta(PEOPLE) is None
+    fitted("ledger", "people", clinic, study, one, "--new-people")
     charge_groups(study)
+
+
+def test_new_people_have_the_groups_of_each_ledger_of_their_data_set(tmp_path, clinic):
+    """Also of one in another place, and before any file of the command is declared."""
+    one, two = made(tmp_path, "one", 0), made(tmp_path, "two", 100)
+    study, place = by_study(tmp_path, two), tmp_path / "own.sqlite"
+    charge_groups(study, place)
+    for files in ([two], [one, two]):
+        said = refusal("ledger", "people", clinic, *files, "--new-people")
+        assert f"{place} have other groups or other rows" in said
+        assert not any(people_index().knows(id_of(file)) for file in files)
+    fitted("ledger", "people", clinic, one, two, study, "--new-people")
+    charge_groups(two, place)
 
 
 def test_groups_of_another_home_are_not_compared_and_refused(tmp_path, monkeypatch):
@@ -1214,10 +1226,9 @@ def test_a_moved_ledger_compares_its_groups_by_both_keys(
     with pytest.raises(LedgerError, match="have other groups"):
         charge_groups(studies[0])
     # the declaration is on the server, and the digest under the key of the home
-    module.declare_people(studies[1], clinic, True)
     with pytest.raises(LedgerError, match="have other groups"):
-        charge_groups(studies[1])
-    module.declare_people(two, clinic, True)
+        module.declare_people(studies[1], clinic, True)
+    module.declare_people(studies[1], clinic, True, beside=[two])
     charge_groups(studies[1])
     charge_groups(one)
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
@@ -1485,10 +1496,10 @@ def test_a_ledger_whose_groups_cannot_be_compared_is_not_merged(
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "other"))
     (tmp_path / "other/ledgers").mkdir(parents=True)
     (tmp_path / "other" / name).write_bytes(copied)
-    said = refusal("ledger", "people", clinic, one)
-    assert "under another key of people" in said
-    assert not people_index().knows(id_of(one))
-    module.declare_people(one, clinic, True)
+    for new in ((), ("--new-people",)):
+        said = refusal("ledger", "people", clinic, one, *new)
+        assert "under another key of people" in said
+        assert not people_index().knows(id_of(one))
     with pytest.raises(LedgerError, match="under another key of people"):
         charge_groups(one)
     assert fits_of(one) == 1
