@@ -398,7 +398,7 @@ class Elsewhere:
     fits : int or None
         Number of fits. None if the ledger is missing or unreadable.
     budget : dict or None
-        As `Ledger.budget`.
+        As `Ledger.budget`, or epsilon and delta as noted if the ledger is missing.
     overlap : Overlap or None
         Images shared with another data set. None for the same data set.
     shares : bool
@@ -454,9 +454,9 @@ def check_alone(
     """Raise LedgerError unless one ledger counts all fits of a data set with a budget.
 
     The budgets of all known ledgers count, including ledgers of data sets that share
-    images. A missing or unreadable ledger may hold fits under an unknown budget. A
-    ledger on a server is refused unless DPHEAD_LEDGER leads to that server, and one in
-    a file with DPHEAD_LEDGER.
+    images. A missing or unreadable ledger may hold fits, and has the budget that was
+    noted with it. A ledger on a server is refused unless DPHEAD_LEDGER leads to that
+    server, and one in a file with DPHEAD_LEDGER.
 
     Parameters
     ----------
@@ -484,6 +484,12 @@ def check_alone(
                 else "Drop --ledger, or pass the ledger with the budget. For another "
                 "data set with the same images, extract with --dataset-id."
             )
+            if other.fits is None and not merged:
+                todo = (
+                    "Mount its volume or restore it from a backup, then pass it as the "
+                    "ledger. If it was moved here, or never held a fit, remove its "
+                    f"line from {notes_path(other.dataset_id)}."
+                )
             raise LedgerError(
                 f"These images have the budget {limit} in {other}, not in the ledger "
                 f"{own}. Nothing was charged. {todo}"
@@ -667,7 +673,7 @@ def charging(
         check_alone(dataset_id, ledger.path, new_budget or ledger.budget())
         if people is not None:
             index.settle(write=True)
-        note_ledger(ledger.path, dataset_id, ledger)
+        note_ledger(ledger.path, dataset_id, ledger, new_budget)
         if ledger.meta("dataset_id") is None:
             ledger.set_once("dataset_id", dataset_id)
         yield
@@ -940,14 +946,14 @@ def _read(
             moved, all_there = moved_to(book)
             held = (0, None) if all_there else (book.count_fits(), book.budget())
             if not _is_noted(book, name):
-                held = (None, book.budget())
+                held = (None, book.budget() or _noted_budget(place, name))
             one = Elsewhere(place, of, *held, shares=of != dataset_id)
             return one, more, [moved] if moved else []
     except HeldLedger:
         raise
     except (LedgerError, ValueError):
-        shares = name != dataset_id
-        return Elsewhere(place, name, None, None, shares=shares), [], []
+        budget = _noted_budget(place, name)
+        return Elsewhere(place, name, None, budget, shares=name != dataset_id), [], []
 
 
 def notes_path(dataset_id: str) -> Path:
@@ -960,27 +966,45 @@ def noted_ledgers(dataset_id: str) -> list[str]:
     return [*_notes(dataset_id)]
 
 
-def _notes(dataset_id: str) -> dict[str, str | None]:
-    """Return the identity of each noted ledger by its place.
+@dataclass(frozen=True)
+class _Note:
+    """Hold what tells a noted ledger from others, and counts while it is away.
 
-    It is None for a ledger on a server, whose name has the server's id, and for one
-    that an earlier version noted.
+    Attributes
+    ----------
+    identity : str, optional
+        None for a ledger on a server, whose name has the server's id, and for one that
+        an earlier version noted.
+    budget : dict, optional
+        Epsilon and delta of its budget at the last charge.
     """
+
+    identity: str | None = None
+    budget: dict[str, float] | None = None
+
+
+def _notes(dataset_id: str) -> dict[str, _Note]:
+    """Return the last note of each noted ledger by its place."""
     path = notes_path(dataset_id)
     lines = path.read_text().splitlines() if path.exists() else []
-    notes = dict[str, str | None]()
+    notes = dict[str, _Note]()
     try:
         for line in lines:
             note = json.loads(line)
-            place, identity = (note, None) if isinstance(note, str) else note
-            notes[str(place)] = identity
-    except (ValueError, TypeError) as error:
+            known: list[Any] = [note] if isinstance(note, str) else note
+            notes[str(known[0])] = _Note(*known[1:])
+    except (ValueError, TypeError, LookupError) as error:
         raise LedgerError(
             f"{path} is damaged: each line must be a ledger's path or "
-            '["PATH", "IDENTITY"], as JSON. Restore a copy. Without the file, dphead '
-            "does not find those ledgers."
+            '["PATH", "IDENTITY", BUDGET], as JSON. Restore a copy. Without the file, '
+            "dphead does not find those ledgers."
         ) from error
     return notes
+
+
+def _noted_budget(place: str, dataset_id: str) -> dict[str, float] | None:
+    """Return the budget that a ledger had when it was last noted, or None."""
+    return _notes(dataset_id).get(place, _Note()).budget
 
 
 def check_noted(
@@ -1033,19 +1057,25 @@ def _is_noted(book: Ledger, dataset_id: str) -> bool:
     if book.url:  # its name has the server's id
         return True
     notes, path = _notes(dataset_id).items(), os.path.realpath(book.path)
-    kept = {one for place, one in notes if os.path.realpath(place) == path}
+    kept = {one.identity for place, one in notes if os.path.realpath(place) == path}
     # an earlier version noted no identity, but its ledger was charged or closed
     if kept == {None}:
         return book.first("SELECT id FROM seals") is not None
     return not kept or kept == {book.meta(IDENTITY)}
 
 
-def note_ledger(path: str, dataset_id: str, book: Ledger | None = None) -> None:
+def note_ledger(
+    path: str,
+    dataset_id: str,
+    book: Ledger | None = None,
+    new_budget: Mapping[str, float] | None = None,
+) -> None:
     """Note in DPHEAD_HOME, durably, that a data set has a non-default ledger.
 
-    The identity of `book`, a ledger that was opened for writing, is noted too. If
-    DPHEAD_HOME is read-only or another user's, this function notes nothing. Raises
-    LedgerError if it cannot be written for another reason.
+    The identity of `book`, a ledger that was opened for writing, is noted too, and
+    `new_budget` or the budget that it has. If DPHEAD_HOME is read-only or another
+    user's, this function notes nothing. Raises LedgerError if it cannot be written for
+    another reason.
     """
     if not has_home():
         return
@@ -1056,13 +1086,16 @@ def note_ledger(path: str, dataset_id: str, book: Ledger | None = None) -> None:
     name = path if is_on_server(path) else os.path.realpath(path)
     if path == IN_MEMORY or name == own:
         return
-    identity, notes = None, _notes(dataset_id)
+    notes, note = _notes(dataset_id), _Note()
     if book is not None and not book.url:
         # before the note, so that a process that dies here leaves no other identity
         identity = book.set_once(IDENTITY, uuid.uuid4().hex)
-    known = name in notes and identity in (None, notes[name])
-    note = name if identity is None else [name, identity]
-    data = b"" if known else f"{json.dumps(note)}\n".encode()
+        kept = book.budget() or new_budget or {}
+        budget = {key: kept[key] for key in ("epsilon", "delta") if key in kept}
+        note = _Note(identity, budget or None)
+    known = name in notes and note in (_Note(), notes[name])
+    line = name if note == _Note() else [name, note.identity, note.budget]
+    data = b"" if known else f"{json.dumps(line)}\n".encode()
     with _writable(), ExitStack() as opened:
         notes = notes_path(dataset_id)
         make_folder(notes.parent)

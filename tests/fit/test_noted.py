@@ -91,6 +91,29 @@ def test_a_volume_that_is_not_mounted_is_no_new_ledger(features, tmp_path, empty
     assert Ledger(book).count_fits() == 1
 
 
+def test_a_budget_holds_while_the_volume_of_its_ledger_is_away(features, tmp_path):
+    """No other ledger takes a fit."""
+    volume, away = tmp_path / "volume", tmp_path / "away"
+    book = volume / "p.sqlite"
+    charged = ("fit", features, "-o", tmp_path / "run", *FIT, "--ledger", book)
+    fitted("ledger", "budget", book, "--epsilon", 1.2, "--delta", 1e-5)
+    fitted(*charged)
+    assert "exceed the budget" in refusal(*charged[:3], tmp_path / "two", *charged[4:])
+    volume.rename(away)
+    for options in ((), ("--ledger", tmp_path / "new.sqlite")):
+        said = refusal("fit", features, "-o", tmp_path / "two", *FIT, *options)
+        assert f"budget epsilon=1.2 in the ledger {book} (gone or unreadable)" in said
+        assert "Mount its volume" in said and f"{notes_path(id_of(features))}." in said
+    # another ledger in its place hides the budget as little
+    with closing(Ledger(book, id_of(features))):
+        assert "budget epsilon=1.2" in refusal(
+            "fit", features, "-o", tmp_path / "two", *FIT
+        )
+    shutil.rmtree(volume)
+    away.rename(volume)
+    assert Ledger(book).count_fits() == 1
+
+
 def test_a_new_ledger_at_a_noted_path_takes_no_charge_and_hides_no_fit(
     features, tmp_path
 ):
