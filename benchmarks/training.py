@@ -5,8 +5,10 @@ import math
 import os
 import tempfile
 import time
+from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -138,8 +140,10 @@ def train(job: Job, seed: int, images: Path | None) -> dict[str, Any]:
         if job.features != features.MAPS:
             command += ["--test-split", "test"]
         command.append("--i-know-this-is-not-private")
-        # the ledger and the index of images of a run alone
+        # the ledger and the index of images of a run alone; what it prints is about the
+        # folder, which is removed
         with (
+            redirect_stdout(StringIO()),
             patch.dict(os.environ, DPHEAD_HOME=folder),
             patch.object(run, "_prepare", _shuffled if shuffled else _PREPARE),
         ):
