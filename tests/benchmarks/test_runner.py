@@ -1,5 +1,6 @@
 """The selector, the resume, and what a row holds; on a hundred fake rows."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +53,7 @@ SMALL = [
 )
 def test_a_selector_names_claims_and_their_jobs(selector, tables, datasets):
     pairs = jobs.select(selector)
-    assert {c.table for c, _ in pairs} == tables
+    assert {c and c.table for c, _ in pairs} == tables
     assert {j.dataset for _, j in pairs} == datasets
     assert all(job.here for _, job in pairs)
 
@@ -86,7 +87,10 @@ def test_each_number_has_a_name_that_selects_it_alone():
 
 def test_every_claim_has_a_measurement_or_a_reason():
     for claim in claims.load():
-        assert bool(jobs.standing(claim)[0]) != bool(jobs.run_here(claim)), claim
+        verdict, why = jobs.standing(claim)
+        assert bool(verdict) != bool(jobs.run_here(claim)), claim
+        if verdict in (jobs.ACCELERATOR, jobs.LICENSED):
+            assert re.search(r"about [\d.,]+ accelerator-hours", why), claim
 
 
 def test_the_jobs_of_every_claim_can_be_planned():
