@@ -113,7 +113,7 @@ def test_every_below_is_explained_with_evidence():
 def test_a_number_has_the_notes_of_its_own_data_set_and_kind():
     table = verdicts.notes(c for c in claims.load("TB21") if c.table == "1")
     (mnist,) = verdicts.notes(jobs.selected("TB21-1-mnist-2.93:2"))
-    assert len(table) == 3 and mnist in table and mnist.startswith("MNIST at small")
+    assert len(table) > 1 and mnist in table and mnist.startswith("MNIST at small")
     search = jobs.selected("TB21-3-fashion-mnist")
     told = {c.metric: verdicts.notes([c]) for c in search if c.features == "ScatterNet"}
     assert len(told["max"]) == len(told["MAD"]) == 1 and not told["min"]
