@@ -6,6 +6,7 @@ to distinguish the two, and the other half gives the bounds of `audit_bounds`.
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,8 @@ def audit_mechanism(
     Parameters
     ----------
     function : callable
-        The mechanism. It takes a data set and returns a number, or an array of the same
-        shape in every run. Each run must draw new noise.
+        The mechanism. It takes a copy of a data set and returns a real number, or an
+        array of the same shape in every run. Each run must draw new noise.
     epsilon, delta : float
         The claimed guarantee. `delta` may be 0.
     neighbors : pair
@@ -62,7 +63,8 @@ def audit_mechanism(
     Raises
     ------
     ValueError
-        If an argument is invalid, or if an output is not finite or changes its shape.
+        If an argument is invalid, or a data set cannot be copied. If an output is not
+        real or finite, or changes its shape.
 
     Notes
     -----
@@ -107,7 +109,9 @@ def audit_mechanism(
         event = GaussianEvent(1 / mu_from_epsilon(epsilon, delta))
         claim = Claim(epsilon, delta, "zero_out", (event,))
     # alternate, so that a slow change of the machine affects both alike
-    runs = [[_numbers(function(data)) for data in neighbors] for _ in range(fits)]
+    runs = [
+        [_numbers(function(_copied(data))) for data in neighbors] for _ in range(fits)
+    ]
     if len({run.shape for pair in runs for run in pair}) > 1:
         raise ValueError(
             "The outputs of `function` have different shapes. Return arrays of one "
@@ -120,9 +124,29 @@ def audit_mechanism(
     return statements(scores, claim, threshold, confidence)
 
 
+def _copied(data: Any) -> Any:
+    """Return a copy of a data set, so that no run changes the data of the next one."""
+    try:
+        return deepcopy(data)
+    except Exception as error:  # a data set's own code can raise any type
+        raise ValueError(
+            "a data set of `neighbors` cannot be copied, and each run needs a copy "
+            f"({type(error).__name__}: {error}). Pass arrays, or the path of a file."
+        ) from error
+
+
 def _numbers(output: Any) -> np.ndarray:
-    """Return an output as a vector of float64."""
-    found = np.asarray(output, float).ravel()
+    """Return an output as a new vector of float64.
+
+    It is a copy, because a function can return one buffer in every run.
+    """
+    found = np.asarray(output)
+    if found.dtype.kind not in "biuf":
+        raise ValueError(
+            f"An output of `function` has type {found.dtype}, not real numbers. Return "
+            "real numbers, for example the real and the imaginary parts."
+        )
+    found = np.array(found, float).ravel()
     if not np.isfinite(found).all():
         raise ValueError(
             "An output of `function` is not finite. Map such outputs to a number, "

@@ -69,6 +69,27 @@ def test_a_leak_of_any_kind_refutes_a_small_claim(name):
     assert found["epsilon_lower_bound"] > 0.1
 
 
+def test_a_function_that_returns_one_buffer_is_audited_as_it_answered():
+    buffer = np.zeros(3)
+
+    def filled(rows):  # without noise
+        buffer[:] = rows.sum(axis=0)
+        return buffer
+
+    assert not audit_mechanism(filled, 1.0, 1e-5, NEIGHBORS)["passed"]
+
+
+def test_a_function_that_changes_its_rows_gets_the_same_rows_in_each_run():
+    def centered(rows):  # without noise
+        found = rows.sum()
+        rows -= rows.mean(axis=0)
+        return found
+
+    rows = np.copy(NEIGHBORS[1])
+    assert not audit_mechanism(centered, 1.0, 1e-5, (ROWS, rows))["passed"]
+    assert np.array_equal(rows, NEIGHBORS[1])
+
+
 def test_correct_mechanisms_fail_as_seldom_as_the_confidence_says():
     """Randomized response at exactly its epsilon: 200 audits at confidence 0.9. Above
     the count here, a rate of 0.1 has odds of 1e-4.
@@ -100,6 +121,9 @@ def test_correct_mechanisms_fail_as_seldom_as_the_confidence_says():
         ({"neighbors": [1]}, "two data sets"),
         ({"function": lambda n: np.zeros(n)}, "different shapes"),
         ({"function": lambda n: math.nan}, "not finite"),
+        ({"function": lambda n: 1j * n}, "complex128, not real numbers"),
+        ({"function": str}, "not real numbers"),
+        ({"neighbors": ((one for one in [1]), [1])}, "cannot be copied"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(given, said):
