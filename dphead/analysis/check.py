@@ -39,7 +39,7 @@ _PUBLIC_MEANS = (
 )
 # means of networks for gray images
 _PUBLIC_MEANS += tuple((fmean(mean),) for mean in _PUBLIC_MEANS)
-_RUN_FILES = {"report.json", "ledger.json", "releases", "fit.json", "run.toml"}
+_RUN_FILES = {"report.json", "ledger.json", "run.toml"}
 _RUN_FILES |= {
     f"{what}.{kind}" for what in ("head", "model") for kind in ("json", "safetensors")
 }

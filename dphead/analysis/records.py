@@ -18,7 +18,7 @@ from dphead.analysis.sealed import (
     explain_damage,
     read_json,
     read_sealed,
-    refuse_interrupted,
+    refuse_unfinished,
 )
 from dphead.planning.plan import Plan
 from dphead.privacy import accounting
@@ -159,7 +159,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> FinishedRun:
     path = Path(path)
     folder = path if path.is_dir() else None
     if folder:
-        refuse_interrupted(folder)
+        refuse_unfinished(folder)
     file = path / "report.json" if folder else path
     with explain_damage("a run", file):
         return _read(folder, file, ledger)

@@ -96,14 +96,24 @@ def _todo(what: str) -> str:
     return "Pass a run folder, or restore the file from a backup."
 
 
-def refuse_interrupted(folder: Path) -> None:
-    """Raise ValueError if the folder holds a run that did not finish."""
-    if (folder / "fit.json").exists() and not (folder / "report.json").exists():
+def refuse_unfinished(folder: Path) -> None:
+    """Raise ValueError unless the run in a folder ended and removed its own files.
+
+    fit.json is the last of these files. A folder without it holds no run, or a finished
+    one.
+    """
+    if not (folder / "fit.json").exists():
+        return
+    if (folder / "report.json").exists():
         raise ValueError(
-            f"{folder} holds an interrupted run, which has no result yet. Repeat "
-            "the command that started the run. The run then resumes under its "
-            "charge."
+            f"the run in {folder} ended before it removed its private files, such as "
+            "fit.json. Repeat the command that started the run. It removes these files "
+            "and charges nothing."
         )
+    raise ValueError(
+        f"{folder} holds an interrupted run, which has no result yet. Repeat the "
+        "command that started the run. The run then resumes under its charge."
+    )
 
 
 def write_sealed(
@@ -135,11 +145,13 @@ def read_sealed(
     Raises
     ------
     ValueError
-        If the files are missing, of another format, or do not match their digests.
+        If the files are missing, of another format, or do not match their digests. If
+        the folder's run did not finish.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
+    refuse_unfinished(folder)
     try:
         facts = json.loads(read_text(folder / f"{name}.json", _RECORD_BYTES))
         tensors = folder / f"{name}.safetensors"

@@ -59,7 +59,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
 
     Each finding has a reason and an action. The command recomputes the report's
     epsilon from its releases and compares it with the head and the ledger. Exit code 0:
-    no findings; 1: findings; 2: no report, or a modified one.
+    no findings; 1: findings; 2: no finished run, or a modified one.
 
     \b
     dphead check run

@@ -58,9 +58,6 @@ class Asked:
     device: Annotated[str, _reading("Device: auto, cpu or cuda.")] = "auto"
 
     def __post_init__(self) -> None:
-        from dphead.analysis.sealed import refuse_interrupted
-
-        refuse_interrupted(self.run)
         if self.of_network and self.weights:
             raise ValueError(
                 f"`--weights` is for heads, but {self.run} holds a network. Remove "

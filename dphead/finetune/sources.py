@@ -15,6 +15,7 @@ from dphead_extract.identity import check_images
 from dphead_extract.images import PixelRange
 from dphead_extract.index import ImageIndex, Overlap, recognized
 from dphead_extract.people import People
+from dphead_extract.sources.image import Source
 from dphead_extract.sources.opening import open_source
 
 from dphead.data.features import load_features
@@ -161,7 +162,7 @@ def _load_maps(
             charged=RowGroups.of(file),
             holdout=file.holdout,
             facts={"n_rows": str(rows.n_rows)} | files.file_facts(file),
-            digest=file.config_hash,
+            digest=files.rows_digest(file),
             source=files.source_of(file, files.class_names(file, given)),
         )
 
@@ -221,17 +222,26 @@ def _load_images(
         digests=digests,
         groups=source.group,
         facts={} if hosts is None else _image_facts(rows, shape, parts, hosts),
-        digest=_with_contents(source.digest, digests, source.group if cap else None),
+        digest=_with_contents(source, index, digests, source.group if cap else None),
     )
 
 
-def _with_contents(listed: str, digests: np.ndarray, groups: np.ndarray | None) -> str:
-    """Return a digest of a listing, its images, under the index's key, and groups.
+def _with_contents(
+    source: Source,
+    index: ImageIndex | None,
+    digests: np.ndarray,
+    groups: np.ndarray | None,
+) -> str:
+    """Return a digest of a listing, its images and groups, which a resume compares.
 
-    A resume compares it. Nobody without the key can test for an image with it.
+    Nobody without the index's key can test for an image with it. Without an index, the
+    result is "", and a group cap is refused (`identified`).
     """
+    if index is None:
+        return ""
     own = b"" if groups is None else groups.tobytes()
-    return hashlib.sha256(listed.encode() + digests.tobytes() + own).hexdigest()
+    digest = hashlib.sha256(source.digest.encode() + digests.tobytes() + own)
+    return index.keyed(digest.hexdigest(), 32).hex()
 
 
 def _image_facts(

@@ -90,6 +90,15 @@ def extraction_of(file: FeaturesFile) -> dict[str, Any]:
     return made | {key: True for key in more if file.config.get(key)}
 
 
+def rows_digest(file: FeaturesFile) -> str:
+    """Return a digest of a file's rows, which a resume compares (`About.rows`).
+
+    Its key is the file's salt, so nobody without the file can test for a row with it.
+    """
+    text = f"{file.salt} {file.config_hash}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def file_facts(file: FeaturesFile) -> dict[str, str]:
     """Return what must be equal in the features files of all processes of a run.
 

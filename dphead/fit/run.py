@@ -22,6 +22,7 @@ from dphead.fit.files import (
     class_names,
     file_facts,
     measured_rows,
+    rows_digest,
     source_of,
     test_origin,
 )
@@ -232,7 +233,7 @@ def _plan_head(
         settings_from=method.source,
         space=f"{file.feature_space}/{options.split}"
         + (" group means" if options.group_mean else ""),
-        rows=file.config_hash + (f" {chosen.made_of}" if chosen else ""),
+        rows=rows_digest(file) + (f" {chosen.made_of}" if chosen else ""),
         axes=chosen and chosen.described,
         doubt=chosen.doubt if chosen else "",
         warnings=(*large, *ungrouped),

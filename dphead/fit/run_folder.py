@@ -335,9 +335,10 @@ def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> Non
         if asked.get(name) != value:
             if name == "rows":
                 raise ValueError(
-                    f"The interrupted run in {out} used other rows. Name its features "
-                    "file or images again, and its --axes-from if it has one, or "
-                    "choose another folder with -o."
+                    f"The interrupted run in {out} used other rows, or began under an "
+                    "earlier version of dphead. Name its features file or images "
+                    "again, and its --axes-from if it has one, or choose another "
+                    "folder with -o."
                 )
             option = f"--{name.replace('_', '-')}"
             if isinstance(value, list | dict):
@@ -462,7 +463,10 @@ def write_report(
 
 
 def _tidy(out: Path) -> None:
-    """Remove the files that only an unfinished run needs."""
+    """Remove the files that only an unfinished run needs.
+
+    fit.json stays until the others are removed (`refuse_unfinished`).
+    """
     shutil.rmtree(out / "releases", ignore_errors=True)
-    for name in ("fit.json", CHECKPOINT, "lock"):
+    for name in (CHECKPOINT, "fit.json", "lock"):
         (out / name).unlink(missing_ok=True)

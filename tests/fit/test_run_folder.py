@@ -7,6 +7,7 @@ import sqlite3
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import (
     LS,
@@ -17,7 +18,9 @@ from commands import (
     ledger_of,
     refusal,
     report_of,
+    words,
 )
+from dphead_extract.features.format import open_features
 from sqlalchemy.engine.default import DefaultDialect
 
 from dphead.analysis.sealed import write_json
@@ -283,6 +286,52 @@ def test_a_run_that_died_after_its_report_is_tidied(features, run, monkeypatch):
     assert "holds a finished run" in refusal(*command)
     assert not {p.name for p in run.iterdir()} & {"releases", "fit.json", "lock"}
     assert charges() == 1
+
+
+@pytest.mark.parametrize("command", ["check", "report", "export", "predict"])
+def test_a_run_with_private_files_is_neither_checked_nor_used(
+    command, features, run, tmp_path, monkeypatch
+):
+    """It died after its report. fit.json tests guesses of the rows for its holder."""
+    fitting = ("fit", features, "-o", run, *LS)
+    crashed(monkeypatch, "_tidy", "before", *fitting)
+    more = {
+        "export": ["--to", "sklearn", "-o", tmp_path / "out"],
+        "predict": [features],
+    }
+    used = (command, run, *more.get(command, []))
+    said = refusal(*used)
+    assert "ended before it removed its private files" in said
+    assert "Repeat the command that started the run" in said
+    assert "holds a finished run" in refusal(*fitting)
+    assert dphead(*used).code == (command == "check")  # features of unknown origin
+
+
+def test_only_the_folders_own_files_are_part_of_the_release(features, run, monkeypatch):
+    """Stored releases stay if the disk fails as they are removed."""
+    monkeypatch.setattr(run_folder.shutil, "rmtree", lambda *_, **__: None)
+    fit(features, run)
+    said = words(dphead("check", run).out)
+    assert "releases is in the run folder, but is not part of the release" in said
+
+
+def test_fit_json_tests_no_guess_of_a_row(run, tmp_path, monkeypatch):
+    """Whoever imports the same table has another secret than the run's file."""
+    held = []
+    np.savez(tmp_path / "table.npz", features=np.eye(40, 6), labels=np.arange(40) % 2)
+    for name in ("own", "guess"):
+        monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / f"home {name}"))
+        table = ("features", "import", tmp_path / "table.npz", "--classes", "0,1")
+        fitted(*table, "-o", tmp_path / f"{name}.h5")
+        command = ("fit", tmp_path / f"{name}.h5", "-o", tmp_path / name, *LS)
+        crashed(monkeypatch, "write_report", "before", *command, module=fit_files)
+        with open_features(tmp_path / f"{name}.h5") as file:
+            rows = json.loads((tmp_path / name / "fit.json").read_text())["asked"]
+            held.append((file.config_hash, rows["rows"]))
+        fitted(*command)
+    (own, stored), (guess, other) = held
+    assert own == guess
+    assert stored != other
 
 
 def test_a_marker_that_was_changed_is_refused(features, run, monkeypatch):
