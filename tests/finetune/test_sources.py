@@ -11,7 +11,7 @@ from dphead.fit.ledgers import image_index
 
 def test_nobody_without_the_key_gets_the_digest_of_the_images(tmp_path, monkeypatch):
     images = np.arange(3 * 64, dtype=np.uint8).reshape(3, 8, 8)
-    np.savez(tmp_path / "images.npz", images=images, labels=np.arange(3) % 2)
+    np.savez(tmp_path / "images.npz", images=images, labels=["a", "b", "a"])
     asked = FinetuneOptions(
         features=tmp_path / "images.npz",
         out=tmp_path / "run",
