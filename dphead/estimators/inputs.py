@@ -120,7 +120,8 @@ def as_arrays(*given: Any) -> tuple[Any, ...]:
 def _as_array(x: Any) -> Any:
     if type(x).__module__.split(".")[0] in ("jax", "jaxlib"):
         return jax_array(x)
-    if type(x).__module__.split(".")[0] != "torch" or not hasattr(x, "detach"):
+    kinds = {base.__module__.split(".")[0] for base in type(x).__mro__}
+    if "torch" not in kinds or not hasattr(x, "detach"):
         return x
     x = x.detach().cpu()
     return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
@@ -463,7 +464,13 @@ def _listed(x: Any) -> np.ndarray:
             "`X` must be a numpy array, a list, a tensor or a pandas frame, got "
             f"{type(x).__name__}. Use `np.asarray(X)`, or `X.to_pandas()`."
         )
-    array = np.asarray(x)
+    try:
+        array = np.asarray(x)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(
+            f"all rows must have one shape ({error}). Pad texts and series to a public "
+            "length."
+        ) from None
     if array.dtype.kind not in "biufO":
         return array
     if array.dtype.kind == "O" and any(
@@ -477,3 +484,53 @@ def _listed(x: Any) -> np.ndarray:
         return np.asarray(x, np.float64)
     except (TypeError, ValueError, OverflowError):
         return array
+
+
+def given_rows(x: Any, vocabulary: int | None) -> np.ndarray:
+    """Return rows for a network, by their dtype alone.
+
+    uint8 are images, floats are other rows, and with a vocabulary integers are tokens.
+    A list has no dtype. Its items become floats, because one item would decide the
+    dtype of all others. No value of a row is read.
+    """
+    (x,) = as_arrays(x)
+    if isinstance(x, np.ma.MaskedArray):
+        raise ValueError(
+            "rows cannot be a masked array, because a network would get the masked "
+            "values. Replace them by a public value, such as with `x.filled(0)`."
+        )
+    has_dtype = hasattr(x, "dtype") or hasattr(x, "iloc")
+    if not has_dtype and any(hasattr(row, "dtype") for row in x):
+        # one of them would decide whether all are images
+        raise ValueError(
+            "rows must be one array, got a list of arrays. Use `np.stack(rows)`, or "
+            "`torch.stack`."
+        )
+    x = np.asarray(x if has_dtype else row_numbers(x))
+    wanted = "images of uint8 or floats" if vocabulary is None else "integer tokens"
+    kinds = "f" if vocabulary is None or not has_dtype else "iu"
+    pixels = vocabulary is None and x.dtype == np.uint8
+    if x.ndim < 2 or 0 in x.shape[1:] or not (x.dtype.kind in kinds or pixels):
+        raise ValueError(
+            f"rows must be {wanted} of shape (n, ...), got {x.dtype} of shape "
+            f"{x.shape}. Convert or reshape them. Tokens need `vocabulary`."
+        )
+    return x
+
+
+def given_labels(
+    y: Any, n_rows: int, names: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels, and their places in the public classes or -1.
+
+    Raises ValueError unless each row has a label of the same kind as the classes.
+    """
+    (y,) = as_arrays(y)
+    require_same_kind(declared_dtype(y), names)
+    labels = label_column(y)
+    if len(labels) != n_rows:
+        raise ValueError(
+            f"rows must have one label each, got {n_rows} rows and {len(labels)} "
+            "labels. Pass a label for each row."
+        )
+    return labels, positions(labels, names)

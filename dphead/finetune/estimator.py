@@ -11,27 +11,23 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dphead.analysis.metrics import probabilities
-from dphead.data.arrays import declared_dtype, group_ids
+from dphead.data.arrays import group_ids
 from dphead.estimators.docstrings import documented
 from dphead.estimators.fitting import PrivateClassifier
 from dphead.estimators.inputs import (
     TrainingData,
     as_arrays,
     declared,
+    given_labels,
+    given_rows,
 )
-from dphead.estimators.labels import (
-    label_column,
-    named_as_given,
-    positions,
-    require_same_kind,
-    unmatched_labels,
-)
+from dphead.estimators.labels import named_as_given, unmatched_labels
 from dphead.finetune.adapters import merged
 from dphead.finetune.models import NetworkLoss, loss_of, name_of
 from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.options import Scale
 from dphead.finetune.processes import usable_device
-from dphead.finetune.rows import ImageRows, given_rows
+from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import group_settings, make_training, network_spec
 from dphead.finetune.saved import read_network, save_network
 from dphead.finetune.settings import NAMES, ModelSpec, Settings, make_settings
@@ -159,17 +155,15 @@ class DPFinetuneClassifier(PrivateClassifier):
             protect="image". Raised before anything is charged.
         """
         check_settings(self)
-        (y,) = as_arrays(y)
         if self.classes is None:
             raise ValueError(
                 "classes must be declared, got classes=None. Pass the public list of "
                 "classes."
             )
         names = declared(self.classes)
-        require_same_kind(declared_dtype(y), names)
-        given_labels = label_column(y)
         x = _rows(X, self.vocabulary)
         # labels are read one by one, so that none affects the charge
+        labels, y = given_labels(y, len(x), names)
         cap = self.group_cap
         if cap is not None and groups is None:
             raise ValueError(
@@ -177,7 +171,7 @@ class DPFinetuneClassifier(PrivateClassifier):
                 "`groups`, or drop `group_cap`."
             )
         ids = None if groups is None else group_ids(as_arrays(groups)[0], len(x))
-        rows = ImageRows(x, positions(given_labels, names), ids, cap)
+        rows = ImageRows(x, y, ids, cap)
         # Use facts.n_rows from here on: under add_remove len(x) is private.
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         ungrouped = check_unit(
@@ -211,7 +205,7 @@ class DPFinetuneClassifier(PrivateClassifier):
                 names,
                 source,
                 RowSizes.of(rows),
-                notice=lambda: unmatched_labels(given_labels, names),
+                notice=lambda: unmatched_labels(labels, names),
             ),
             about,
             lambda: (plan, VerifiedSum(TorchSums(network, self.memory, batch=batch))),
@@ -352,7 +346,6 @@ class DPFinetuneClassifier(PrivateClassifier):
 
 def _rows(x: Any, vocabulary: int | None) -> np.ndarray:
     """Return images as uint8 (n, channels, h, w), and other rows unchanged."""
-    (x,) = as_arrays(x)
     x = given_rows(x, vocabulary)
     if x.dtype != np.uint8 or vocabulary is not None:
         return x

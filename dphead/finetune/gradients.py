@@ -18,6 +18,7 @@ from functools import reduce
 from typing import Any, ClassVar, Literal
 
 import torch
+from dphead_extract.backbones.weights import first_line
 from dphead_extract.compiler import without_compiler
 from dphead_extract.threads import one_thread
 from dphead_extract.vectors import are_alike
@@ -25,9 +26,17 @@ from torch import Tensor, nn
 from torch._C import (
     _functorch,  # pyright: ignore[reportAttributeAccessIssue] - has no stub
 )
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from dphead.finetune.models import RowLoss, fresh_buffers, of_scores, trained
+from dphead.finetune.models import (
+    Called,
+    RowLoss,
+    functional_call,
+    of_scores,
+    refuse_hooks,
+    trained,
+)
 from dphead.privacy.statistic_base import Statistic
 from dphead.sums.reference import BlockSum
 
@@ -237,8 +246,7 @@ class PerExample:
 
     def loss(self, views: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of one row, as `parts` computes it."""
-        buffers = fresh_buffers(self._row)
-        return functional_call(self._row, buffers, (views, labels))
+        return functional_call(self._row, {}, (views, labels))
 
     def parts(self, x: Tensor, y: Tensor, share: Tensor | None = None) -> list[Part]:
         """Return each parameter's gradients of the rows' losses, averaged over views.
@@ -258,11 +266,10 @@ class PerExample:
             One entry for each trained parameter, in the order of `trained`.
         """
         weights = {name: p.detach() for name, p in trained(self._row)}
-        buffers = fresh_buffers(self._row)
 
         def loss(weights: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
             row = views, label.expand(len(views))
-            return functional_call(self._row, weights | buffers, row)
+            return functional_call(self._row, weights, row)
 
         def of_group(
             weights: dict[str, Tensor], views: Tensor, labels: Tensor, share: Tensor
@@ -276,7 +283,10 @@ class PerExample:
         of_rows = vmap(grad(of_row), in_dims=dims, randomness="different")
         try:
             # anomaly detection would show a row whose gradient is NaN
-            with torch.autograd.set_detect_anomaly(False), without_compiler():
+            plain = torch.autograd.set_detect_anomaly(False)
+            # trials before the charge have no autocast of the caller's
+            exact = torch.autocast(x.device.type, enabled=False)
+            with plain, exact, without_compiler():
                 found = of_rows(weights, x, y, *more)
         finally:
             for layer in self.model.modules():
@@ -286,7 +296,7 @@ class PerExample:
 
 
 @one_thread()  # more threads would wait for each other for over a second
-def refuse_memory(gradients: PerExample, views: Tensor) -> None:
+def refuse_memory(gradients: PerExample, views: Tensor) -> Called:
     """Raise ValueError if other rows change the gradient of a row.
 
     The user's module or loss could keep values in Python between calls, or see all rows
@@ -300,7 +310,14 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         The network and its loss.
     views : Tensor of shape (3, 1, channels, h, w)
         Public random rows.
+
+    Returns
+    -------
+    Called
+        The modules that the loss called. None of them has hooks.
     """
+    called = Called()
+    hook = register_module_forward_pre_hook(called)
     y = torch.zeros(3, dtype=torch.int64, device=views.device)
     # exclude tensors of an earlier trial, which a traceback may hold
     gc.freeze()
@@ -313,14 +330,15 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         kept = [weakref.ref(one) for one in _wrapped()]
     # raised here for a module that keeps a tensor, or that lacks some tokens
     except Exception as error:
-        reason = str(error).split("\n")[0].rstrip(".")
         raise ValueError(
             "The module and the loss must not keep state between images, and must "
-            f"work under torch.func.vmap, got an error ({reason}). Remove layers that "
-            "keep tensors, and branches that depend on values."
+            f"work under torch.func.vmap, got an error ({first_line(error)}). Remove "
+            "layers that keep tensors, and branches that depend on values."
         ) from error
     finally:
+        hook.remove()
         gc.unfreeze()
+    refuse_hooks(called)
     if not first.any():
         raise ValueError(
             "The loss of a random image does not depend on the trained parameters. "
@@ -348,6 +366,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
                 "is still in use after its gradient. Remove the code that stores it."
             )
         time.sleep(0.01)
+    return called
 
 
 def _moved(one: Tensor, other: Tensor) -> bool:

@@ -6,11 +6,12 @@ The network is one of `architectures`, a timm model, or a user's module.
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -22,8 +23,11 @@ from dphead_extract.backbones.weights import (
 )
 from dphead_extract.compiler import import_timm
 from dphead_extract.threads import one_thread
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor, func, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
+from torch.jit import (
+    is_tracing,  # pyright: ignore[reportPrivateImportUsage] - documented
+)
 from torch.nn import functional as F
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -79,7 +83,7 @@ def build_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.init_seed)
         if module is not None:
-            model = deepcopy(module).train()
+            model = _copied(module).train()
         elif spec.of_user:
             model = _of_user(spec.model, n_classes)
         elif spec.of_timm:
@@ -95,6 +99,53 @@ def build_network(
     refuse_mixing(model)
     _choose(model, spec)
     return model
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """Return a copy of the user's module that shares no part with it.
+
+    Otherwise a hook or a buffer of the user's module could see the rows of the copy.
+    """
+    try:
+        model = deepcopy(module)
+    except Exception as error:  # the user's code may raise anything
+        raise ValueError(
+            f"dphead cannot copy the module ({first_line(error)}). Remove attributes "
+            "that `copy.deepcopy` cannot copy."
+        ) from error
+    if _parts_of(module) & _parts_of(model):
+        raise ValueError(
+            "a copy of the module shares layers or tensors with the module. Remove the "
+            "`__deepcopy__` of its layers."
+        )
+    return model
+
+
+def _parts_of(module: nn.Module) -> set[int]:
+    """Return where the layers and the memory of a module's tensors are."""
+    tensors = chain(module.parameters(), module.buffers())
+    places = {one.untyped_storage().data_ptr() for one in tensors}
+    return places.union(map(id, module.modules())) - {0}  # 0: no memory
+
+
+def functional_call(
+    model: nn.Module, values: dict[str, Tensor], inputs: tuple[Tensor, ...]
+) -> Any:
+    """Call a model with other values of its parameters, and with copies of its buffers.
+
+    The call cannot change the model. torch's function would leave these values in a
+    layer that has two names.
+    """
+    held: list[dict[str, Any]] = []
+    for layer in model.modules():
+        held += layer._parameters, layer._buffers
+    before = [*map(dict, held)]
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        return func.functional_call(model, values | buffers, inputs)
+    finally:
+        for own, kept in zip(held, before, strict=True):
+            own.update(kept)
 
 
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
@@ -227,23 +278,55 @@ def _check_scale(name: str, value: Scale, channels: int, least: float) -> None:
         )
 
 
-def refuse_hooks() -> None:
+class Called(set[nn.Module]):
+    """Note the modules that this thread calls, as a global hook of torch."""
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+
+    def __call__(self, module: nn.Module, _: object) -> None:
+        """Note a module. Only torch calls it."""
+        if get_ident() == self._thread:
+            self.add(module)
+
+
+def refuse_hooks(modules: Iterable[nn.Module]) -> None:
     """Raise ValueError if torch calls a hook or mode of the user's. It would see rows.
 
-    The mode of a default device is torch's own.
+    The mode of a default device is torch's own. `modules` are the network's layers, and
+    other modules that a loss calls.
     """
-    modes = _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
-    for mode in chain(*modes):
+    modes = _get_current_dispatch_mode_stack()
+    for mode in [*_get_current_function_mode_stack(), *modes]:
         if not isinstance(mode, DeviceContext):
             raise ValueError(
                 f"torch has a mode ({type(mode).__name__}) that would see the rows of "
                 "every operation. Leave its block `with`."
             )
+    if is_tracing():
+        raise ValueError(
+            "torch.jit traces the caller, and its graph would keep rows. Call dphead "
+            "outside of torch.jit.trace."
+        )
+    # raises the error if there are such hooks
+    with disable_saved_tensors_hooks(
+        "torch has hooks for saved tensors, which would see rows. Leave their block "
+        "`with`, such as save_on_cpu."
+    ):
+        pass
     for kind in _HOOKS:
-        if getattr(nn.modules.module, f"_global_{kind}", None):
+        hooks = getattr(nn.modules.module, f"_global_{kind}", {})
+        if not all(isinstance(hook, Called) for hook in hooks.values()):
             raise ValueError(
                 f"torch has a global hook ({kind}) that would see the rows of every "
                 "module. Remove the hook."
+            )
+    for module in modules:
+        if hooks := [kind for kind in _HOOKS if vars(module).get(f"_{kind}")]:
+            raise ValueError(
+                f"the network or its loss calls a {type(module).__name__} with "
+                f"{hooks[0]}, which would see rows. Remove the hook, and use "
+                "torch.nn.utils.parametrizations for norms of weights."
             )
 
 
@@ -252,7 +335,7 @@ def refuse_mixing(model: nn.Module) -> None:
 
     `refuse_moving` tests other layers, once the image size is known.
     """
-    refuse_hooks()
+    refuse_hooks(model.modules())
     for name, module in model.named_modules():
         tracking = bool(getattr(module, "track_running_stats", False))
         mixing = isinstance(module, _MIXING) or tracking
@@ -263,11 +346,10 @@ def refuse_mixing(model: nn.Module) -> None:
                 "mixes the images of a batch. Add --batch-norm freeze for its public "
                 "statistics, or --batch-norm group for group norms instead."
             )
-        if hooks := [kind for kind in _HOOKS if vars(module).get(f"_{kind}")]:
+        if isinstance(module, torch.jit.ScriptModule):
             raise ValueError(
-                f"--model has layer {name or 'model'} with {hooks[0]}, which would see "
-                "rows. Remove the hook, and use torch.nn.utils.parametrizations for "
-                "norms of weights."
+                f"--model has layer {name or 'model'}, which torch.jit compiled. Pass "
+                "the module without torch.jit."
             )
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise ValueError(
@@ -337,11 +419,6 @@ def refuse_moving(
     return scores
 
 
-def fresh_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return copies of a model's buffers, so that a call cannot change the model."""
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-
 def bits(value: Tensor) -> bytes:
     """Return the bytes of a tensor, which are equal for equal NaNs."""
     data = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
@@ -363,7 +440,7 @@ def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
         hooks.append(module.register_forward_hook(keep))
     try:
         with torch.no_grad():
-            return seen, functional_call(model, fresh_buffers(model), (x,))
+            return seen, functional_call(model, {}, (x,))
     finally:
         for hook in hooks:
             hook.remove()

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from dphead_extract.backbones.weights import first_line
 from dphead_extract.threads import one_thread
 from dphead_extract.vectors import WholeVectors, are_alike
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from dphead.finetune.augment import row_keys, views_of
 from dphead.finetune.gradients import (
@@ -28,7 +28,7 @@ from dphead.finetune.models import (
     build_network,
     count_parameters,
     flat,
-    fresh_buffers,
+    functional_call,
     loss_of,
     of_scores,
     random_rows,
@@ -201,7 +201,7 @@ class NetworkSpec:
         keys = row_keys(x) if self.views else np.zeros(len(x), np.uint64)
         views = views_of(images / 255, keys, self.views, self.augment, step)
         mean, std = (
-            torch.tensor(value, device=device).view(-1, 1, 1)
+            torch.tensor(value, dtype=torch.float32, device=device).view(-1, 1, 1)
             for value in (self.mean, self.std)
         )
         return (views - mean) / std
@@ -232,6 +232,8 @@ class Network:
         The statistic that each step releases.
     start : ndarray of shape (size,), float64
         The model's initial weights, flat.
+    called : set of nn.Module
+        The model's layers, and other modules that a loss of the user's calls.
 
     Raises
     ------
@@ -253,12 +255,14 @@ class Network:
         self.loss = row_loss or of_scores(loss, bf16)
         self.model = build_network(spec.model, spec.n_classes, spec.shape[0], module)
         self.model.to(self.device)
+        self.called = {*self.model.modules()}
         if row_loss is None:
             self._check_scores()
         given = row_loss or loss
         if module is not None or spec.model.of_user or given is not loss_of:
             views = random_rows(spec.shape, spec.model.vocabulary)[:, None]
-            refuse_memory(PerExample(self.model, self.loss), views.to(self.device))
+            trial = PerExample(self.model, self.loss)
+            self.called |= refuse_memory(trial, views.to(self.device))
         own = spec.model
         words = own.model
         if own.is_wide:
@@ -285,13 +289,12 @@ class Network:
             scores = refuse_moving(self.model, spec.shape, self.device, vocabulary)
         # types that timm and torch raise for a wrong image size or unknown tokens
         except (AssertionError, RuntimeError, IndexError) as error:
-            reason = str(error).split("\n")[0].rstrip(".")
             what, size = "images", "image size (--image-size)"
             if not spec.pixels:
                 what, size = "rows", "shape (--shape), or pass images as uint8"
             raise ValueError(
                 f"--model {name} does not accept {what} of shape {spec.shape} "
-                f"({reason}). Choose another model or {size}."
+                f"({first_line(error)}). Choose another model or {size}."
             ) from error
         if scores.shape != (3, spec.n_classes):
             raise ValueError(
@@ -340,8 +343,7 @@ class Network:
                 rows[~known] = 0
                 inputs = spec.inputs(rows, 0, self.device)[:, 0]
                 # otherwise a layer could store test rows in the network's buffers
-                own = fresh_buffers(self.model)
-                found = functional_call(self.model, own, (inputs,))
+                found = functional_call(self.model, {}, (inputs,))
                 out[i : i + batch] = found.float().cpu().numpy()
                 out[i : i + batch][~known] = np.nan
         return out
@@ -417,10 +419,10 @@ class TorchSums:
                 raise
             return False
         except (ValueError, RuntimeError, NotImplementedError) as error:
-            reason = str(error).split("\n")[0].rstrip(".")
             raise ValueError(
                 "torch.func cannot compute per-example gradients of --model "
-                f"{spec.model.model} ({reason}). Choose another model or loss."
+                f"{spec.model.model} ({first_line(error)}). Choose another model or "
+                "loss."
             ) from error
         return True
 

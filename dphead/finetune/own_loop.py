@@ -21,15 +21,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dphead.analysis.protected import about_people
-from dphead.data.arrays import declared_dtype, group_ids
+from dphead.data.arrays import group_ids
 from dphead.estimators.guarantee import Privacy, privacy_of
-from dphead.estimators.inputs import as_arrays, declared
-from dphead.estimators.labels import (
-    label_column,
-    positions,
-    require_same_kind,
-    saved_facts,
-)
+from dphead.estimators.inputs import as_arrays, declared, given_labels, given_rows
+from dphead.estimators.labels import saved_facts
 from dphead.finetune.models import (
     RowLoss,
     bits,
@@ -40,7 +35,7 @@ from dphead.finetune.models import (
 )
 from dphead.finetune.network import Network, NetworkSpec, StepParams, TorchSums
 from dphead.finetune.processes import has_other_processes
-from dphead.finetune.rows import ImageRows, given_rows
+from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import group_settings
 from dphead.finetune.saved import save_network
 from dphead.finetune.settings import (
@@ -230,12 +225,7 @@ class PrivateTraining:
                 "this training was opened before. Make a new `PrivateTraining`. "
                 "Without `folder`, it is charged again."
             )
-        if has_other_processes():
-            raise ValueError(
-                "`PrivateTraining` runs in one process, and this process is one of "
-                "several. Start one process with WORLD_SIZE unset, or use `dphead "
-                "finetune`."
-            )
+        _refuse_processes()
         if self.folder is not None and self.ledger in (None, IN_MEMORY):
             raise ValueError(
                 "`folder` needs a ledger on disk, because a resume continues its "
@@ -288,7 +278,9 @@ class PrivateTraining:
                 f"`groups` and `group_cap` need each other, got group_cap={cap}. Pass "
                 "both or neither."
             )
-        x, y = _arrays(*self.rows, names, self.vocabulary)
+        x, y = self.rows
+        x = given_rows(x, self.vocabulary)
+        _, y = given_labels(y, len(x), names)
         ids = None if cap is None else group_ids(as_arrays(self.groups)[0], len(x))
         rows = ImageRows(x, y, ids, cap)
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
@@ -410,9 +402,10 @@ class PrivateTraining:
         ------
         ValueError
             If the block `with` has ended, a step failed, or the module changed its
-            parameters. If torch has hooks or modes. No row is read.
+            parameters. If torch has hooks or modes, traces the caller, or has several
+            processes. No row is read.
         RuntimeError
-            If torch compiles the caller. No row is read.
+            If torch compiles the caller, or has hooks of saved tensors. No row is read.
         """
         if self._gradients is None:
             raise ValueError(
@@ -420,7 +413,8 @@ class PrivateTraining:
             )
         # here, because an error in `_released` ends the training
         refuse_compilation()
-        refuse_hooks()
+        _refuse_processes()
+        refuse_hooks(self._network.called)
         if (gradient := next(self._gradients, None)) is not None:
             return gradient
         if self.step < len(self._fit.plan.specs):
@@ -477,9 +471,8 @@ class PrivateTraining:
         """Return the module's trained parameters (size,).
 
         Raises ValueError if the module trains other parameters than at the charge, if
-        others or buffers changed, or if torch has a hook that would see rows.
+        others or buffers changed.
         """
-        refuse_hooks()
         own, given = self._network.model, self.model
         shapes, found = ([(n, p.shape) for n, p in trained(m)] for m in (own, given))
         if shapes != found:
@@ -515,20 +508,14 @@ class PrivateTraining:
         )
 
 
-def _arrays(
-    x: Any, y: Any, names: np.ndarray, vocabulary: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features, and class indices, each label read by itself."""
-    x, y = as_arrays(x, y)
-    x = given_rows(x, vocabulary)
-    require_same_kind(declared_dtype(y), names)
-    labels = label_column(y)
-    if len(labels) != len(x):
+def _refuse_processes() -> None:
+    """Raise ValueError in one of several processes: each would release gradients."""
+    if has_other_processes():
         raise ValueError(
-            f"rows must have one label each, got {len(x)} rows and {len(labels)} "
-            "labels. Pass (features, labels)."
+            "`PrivateTraining` runs in one process, and this process is one of "
+            "several. Start one process with WORLD_SIZE unset, or use `dphead "
+            "finetune`."
         )
-    return x, positions(labels, names)
 
 
 def _groups_of(rows: ImageRows) -> str:

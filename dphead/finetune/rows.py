@@ -107,35 +107,6 @@ class ImageRows:
             yield Block(block.index, x.reshape(len(x), self.n_features), block.y)
 
 
-def given_rows(x: np.ndarray, vocabulary: int | None) -> np.ndarray:
-    """Return an array as rows for a network, by its dtype alone.
-
-    uint8 are images, floats are other rows, and with a vocabulary integers are tokens.
-    No value of a row is read.
-    """
-    if isinstance(x, np.ma.MaskedArray):
-        raise ValueError(
-            "rows cannot be a masked array, because a network would get the masked "
-            "values. Replace them by a public value, such as with `x.filled(0)`."
-        )
-    try:
-        x = np.asarray(x)
-    except ValueError as error:  # lists of different lengths
-        raise ValueError(
-            f"all rows must have one shape ({error}). Pad texts and series to a public "
-            "length."
-        ) from None
-    wanted = "images of uint8 or floats" if vocabulary is None else "integer tokens"
-    kinds = "f" if vocabulary is None else "iu"
-    pixels = vocabulary is None and x.dtype == np.uint8
-    if x.ndim < 2 or 0 in x.shape[1:] or not (x.dtype.kind in kinds or pixels):
-        raise ValueError(
-            f"rows must be {wanted} of shape (n, ...), got {x.dtype} of shape "
-            f"{x.shape}. Convert or reshape them. Tokens need `vocabulary`."
-        )
-    return x
-
-
 def group_places(groups: np.ndarray, group_cap: int) -> np.ndarray:
     """Return the places (n_groups, group_cap) of the first images of each group.
 

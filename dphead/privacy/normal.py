@@ -171,8 +171,7 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
     for i in np.flatnonzero(unsure):
         tail = Tail(int(tails[i]), more)
         draws[i] = definition(tail, sd)
-    np.negative(draws, out=draws, where=negative)
-    return draws
+    return np.where(negative, -draws, draws)
 
 
 def _words(generator: np.random.Generator, count: int) -> np.ndarray:

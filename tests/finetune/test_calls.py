@@ -1,0 +1,266 @@
+"""Nobody but dphead sees the rows of a call, and a call leaves nothing of them."""
+
+import threading
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finetune.test_own_loop import cross_entropy, module, training
+from torch import nn
+
+from dphead import DPFinetuneClassifier
+from dphead.estimators.inputs import as_arrays, given_rows
+from dphead.finetune.gradients import PerExample
+from dphead.finetune.rows import ImageRows
+
+CRITERION = nn.CrossEntropyLoss()
+COPIED: list[Any] = []
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Rows that say when they are read."""
+
+    def read(*_):
+        raise AssertionError("a row was read")
+
+    monkeypatch.setattr(ImageRows, "blocks", read)
+
+
+class Own(nn.BatchNorm1d):
+    """Its copy is itself."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class OwnTensor(nn.BatchNorm1d):
+    """Its copy has its own buffer."""
+
+    def __deepcopy__(self, memo):
+        copied = OwnTensor(192)
+        copied.running_mean = self.running_mean
+        return copied.eval()
+
+
+def sharing(kind):
+    return nn.Sequential(nn.Flatten(), kind(192).eval(), nn.Linear(192, 3))
+
+
+def with_a_lock():
+    vars(model := module())["lock"] = threading.Lock()
+    return model
+
+
+def by_criterion(model, x, y):
+    return CRITERION(model(x), y)
+
+
+def with_hook_of_its_own(model, x, y):
+    if not model[1]._forward_hooks:
+        model[1].register_forward_hook(lambda *_: None)
+    return cross_entropy(model, x, y)
+
+
+@pytest.mark.parametrize(
+    "made, loss, message",
+    [
+        (module, with_hook_of_its_own, "calls a Linear with forward_hooks"),
+        (lambda: sharing(Own), cross_entropy, "shares layers or tensors"),
+        (lambda: sharing(OwnTensor), cross_entropy, "shares layers or tensors"),
+        (with_a_lock, cross_entropy, "cannot copy the module .*cannot pickle"),
+        (lambda: torch.jit.script(module()), cross_entropy, "torch.jit compiled"),
+    ],
+    ids=["own hook", "layer", "tensor", "lock", "script"],
+)
+def test_code_that_could_see_rows_is_refused_before_the_charge(
+    made, loss, message, unread, tmp_path
+):
+    ledger = tmp_path / "ledger.sqlite"
+    with pytest.raises(ValueError, match=message):
+        training(made(), loss, ledger=ledger).__enter__()
+    assert not ledger.exists()
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (lambda hook: CRITERION.register_forward_hook(hook), "a CrossEntropyLoss with"),
+        (lambda hook: COPIED[0][0].register_forward_pre_hook(hook), "a Flatten with"),
+    ],
+    ids=["loss", "copy"],
+)
+def test_a_hook_on_a_module_that_the_loss_calls_reads_no_row(given, message, unread):
+    """The hook is newer than the charge."""
+
+    def loss(model, x, y):
+        COPIED[:] = [model]
+        return by_criterion(model, x, y)
+
+    with training(module(), loss) as private:
+        hook = given(lambda *_: None)
+        try:
+            with pytest.raises(ValueError, match=message):
+                next(private)
+        finally:
+            hook.remove()
+
+
+def test_a_hook_on_the_loss_is_refused_before_the_charge(tmp_path):
+    hook = CRITERION.register_forward_hook(lambda *_: None)
+    try:
+        with pytest.raises(ValueError, match="a CrossEntropyLoss with forward_hooks"):
+            training(module(), by_criterion, ledger=tmp_path / "l.sqlite").__enter__()
+    finally:
+        hook.remove()
+    assert not (tmp_path / "l.sqlite").exists()
+
+
+def test_hooks_of_saved_tensors_read_no_row(unread):
+    """torch.func would refuse each row, and leave the noise alone."""
+    with training(module()) as private:
+        with (
+            torch.autograd.graph.save_on_cpu(),
+            pytest.raises(RuntimeError, match="has hooks for saved tensors"),
+        ):
+            next(private)
+        # torch's own state is as before
+        with torch.autograd.graph.save_on_cpu():
+            (module()(torch.ones(1, 3, 8, 8)).sum() * 2).backward()
+
+
+def test_a_traced_step_reads_no_row(unread):
+    """A trace keeps tensors as constants of its graph."""
+    said = []
+    with training(module()) as private:
+
+        def step(x):
+            try:
+                next(private)
+            except Exception as error:
+                said.append(str(error))
+            return x
+
+        torch.jit.trace(step, torch.ones(1))
+    assert "torch.jit traces the caller" in said[0]
+
+
+@contextmanager
+def doubles():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+def test_settings_of_torch_at_a_step_change_no_gradient():
+    """Such as an autocast, under which no trial compared places of rows."""
+    found = []
+    for within in (nullcontext, lambda: torch.autocast("cpu", torch.bfloat16), doubles):
+        with training(module(), random_state=3) as private, within():
+            found.append(next(private)["1.weight"])
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_an_optimizer_with_a_closure_gets_one_gradient_a_step():
+    """Its closure returns a public loss. Or each call of it takes a charged step."""
+    (weight,) = (model := module()).parameters()
+    optimizer = torch.optim.LBFGS([weight], max_iter=1)
+    before = weight.detach().clone()
+    with training(model) as private:
+        for gradient in private:
+            optimizer.step(lambda: torch.zeros(()))
+            if private.step == 1:
+                share = min(1.0, float(1 / gradient["1.weight"].abs().sum()))
+                moved = before - weight.detach()
+                torch.testing.assert_close(moved, share * gradient["1.weight"])
+    (weight,) = (model := module()).parameters()
+    optimizer = torch.optim.LBFGS([weight], max_iter=4)
+    with training(model, steps=9) as private:
+
+        def closure():
+            next(private)
+            return weight.sum()
+
+        optimizer.step(closure)
+        assert private.step == 4
+
+
+def test_a_process_group_that_begins_after_the_charge_stops_the_loop(
+    unread, monkeypatch
+):
+    with training(module()) as private:
+        for name, value in {"is_initialized": True, "get_world_size": 2}.items():
+            monkeypatch.setattr(torch.distributed, name, lambda v=value: v)
+        with pytest.raises(ValueError, match="runs in one process"):
+            next(private)
+
+
+def test_a_layer_of_two_names_keeps_its_parameters():
+    """torch would leave the tensors of a call in it, with values of rows."""
+    torch.manual_seed(0)
+    layer = nn.Linear(16, 16)
+    layer.register_buffer("seen", torch.zeros(1))
+    head = nn.Linear(48, 3)
+    model = nn.Sequential(nn.Flatten(2), layer, layer, nn.Flatten(), head)
+    x, y = torch.randn(5, 1, 3, 4, 4), torch.arange(5) % 3
+    before = [*layer.parameters(), *layer.buffers()]
+    found = [PerExample(model).parts(x, y) for _ in range(2)]
+    after = [*layer.parameters(), *layer.buffers()]
+    assert all(a is b for a, b in zip(after, before, strict=True))
+    by_row = []
+    for row, label in zip(x, y, strict=True):
+        loss = nn.functional.cross_entropy(model(row), label[None])
+        by_row.append(torch.autograd.grad(loss, [*model.parameters()]))
+    wanted = [torch.stack(one).flatten(1) for one in zip(*by_row, strict=True)]
+    for parts in found:
+        for part, one in zip(parts, wanted, strict=True):
+            torch.testing.assert_close(torch.cat(part.columns, dim=1), one)
+
+
+def tokens():
+    return np.random.default_rng(0).integers(0, 20, (9, 5))
+
+
+@pytest.mark.parametrize("vocabulary", [None, 20])
+@pytest.mark.parametrize("other", [1.5, 2**63, 2**80, -1, None, np.nan, True])
+def test_an_item_of_a_list_changes_and_refuses_no_other_row(other, vocabulary):
+    x: list[Any] = tokens().tolist()
+    before = given_rows(x, vocabulary)
+    x[4][2] = other
+    try:
+        after = given_rows(x, vocabulary)
+    except ValueError as error:
+        raise AssertionError("the item refused the call") from error
+    assert before.dtype == after.dtype == np.float64
+    assert (np.delete(before, 4, axis=0) == np.delete(after, 4, axis=0)).all()
+
+
+def test_a_list_of_arrays_is_refused():
+    with pytest.raises(ValueError, match="must be one array, got a list of arrays"):
+        given_rows([*np.zeros((9, 5), np.uint8)], None)
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore:No released number")
+def test_lists_of_tokens_train_as_arrays_do():
+    x, y = tokens(), np.arange(9) % 2
+    layers = nn.Embedding(20, 4), nn.Flatten(), nn.Linear(20, 2)
+    given: dict[str, Any] = {"model": nn.Sequential(*layers), "vocabulary": 20}
+    given |= {"classes": [0, 1], "epsilon": 50.0, "delta": 1e-3, "batch_size": 5}
+    given |= {"noise_multiplier": 1.0, "steps": 2, "random_state": 1}
+    arrays, lists = (DPFinetuneClassifier(**given).fit(x, y) for x in (x, x.tolist()))
+    assert (arrays.weights_ == lists.weights_).all()
+
+
+class Labels(torch.Tensor):
+    """A tensor of another library's type."""
+
+
+def test_a_tensor_of_a_subclass_is_read_as_a_tensor():
+    (found,) = as_arrays(torch.arange(3).as_subclass(Labels))
+    assert type(found) is np.ndarray
+    assert found.tolist() == [0, 1, 2]
