@@ -116,7 +116,7 @@ def reproduce(selectors: tuple[str, ...], draws: int, **given: Any) -> None:
 
     for selector in selectors or ("quick",):
         try:
-            click.echo(runner.reproduce(selector, draws=draws, **given))
+            click.echo(f"{runner.reproduce(selector, draws=draws, **given)}\n")
         except (KeyboardInterrupt, click.Abort):
             click.echo("\nInterrupted. Stored fits, and those that ended:\n", err=True)
             click.echo(runner.reproduce(selector, draws=0, **given))
