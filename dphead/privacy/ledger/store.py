@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 from sqlalchemy import (
@@ -129,6 +129,13 @@ class LedgerFile:
                 f"belong to data set {dataset_id}. Drop --ledger to use the ledger of "
                 "this data set."
             )
+
+    def __reduce__(self) -> NoReturn:
+        raise LedgerError(
+            f"The open ledger {self.path} cannot be copied or pickled, because a copy "
+            "could answer one charge twice. Pass its path as `ledger`. A ledger in "
+            "memory counts in one process only."
+        )
 
     def _open_on_server(self, url: str, dataset_id: str | None) -> None:
         if not server.is_url(url):
@@ -375,6 +382,12 @@ class LedgerFile:
         kind = _kind_of(error)
         # show SQLite's own error, without the statement
         error = getattr(error, "orig", error)
+        if isinstance(error, sqlite3.ProgrammingError) and "thread" in str(error):
+            return LedgerError(
+                f"Another thread opened the ledger {self.path}. Open it again in this "
+                "thread, or pass its path as `ledger`. Threads cannot share a ledger "
+                "in memory."
+            )
         if kind in _BUSY:
             return HeldLedger(
                 f"Another process holds the ledger {self.path}. Wait for that process "

@@ -1,14 +1,18 @@
 """A ledger's file: append-only, durable, one process's, and damaged where it is cut."""
 
+import copy
 import errno
 import json
 import os
+import pickle
 import shutil
 import sqlite3
 import stat
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from core import python, reserve
@@ -42,7 +46,7 @@ def test_an_insert_that_replaces_a_row_is_refused(path, table):
     ledger = Ledger(path, "id")
     ledger.set_budget(5.0, 1e-5)
     run_release(reserve(specs(), ledger, path.parent / "run"))
-    db = ledger._db
+    db: Any = ledger._db
     before = list(db.execute(f"SELECT * FROM {table}"))
     assert before
     with pytest.raises(sqlite3.DatabaseError, match="append-only"):
@@ -121,7 +125,7 @@ def test_a_fork_does_not_answer_the_same_charge_again(tmp_path, where, when):
     charge.
     """
     path = where if where == ":memory:" else tmp_path / "l.sqlite"
-    forked = python(FORK, path, when)
+    forked: Any = python(FORK, path, when)
     child, parent = forked.out.splitlines()
     assert parent == "parent done", forked.err
     assert child.startswith("child Process ")
@@ -134,6 +138,22 @@ def test_a_fork_with_the_same_process_id_is_refused(monkeypatch):
     monkeypatch.setattr(module, "forks", [opened[1] + 1])
     with pytest.raises(LedgerError, match="cannot use it"):
         reserve(specs(), ledger)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_open_ledger_is_not_copied(copied, tmp_path):
+    for ledger in (Ledger(), Ledger(tmp_path / "ledger.sqlite")):
+        with pytest.raises(LedgerError, match="Pass its path as `ledger`"):
+            copied(ledger)
+
+
+def test_another_threads_ledger_is_not_called_damaged(tmp_path):
+    for ledger in (Ledger(), Ledger(tmp_path / "ledger.sqlite")):
+        with ThreadPoolExecutor(1) as threads:
+            charged = threads.submit(reserve, specs(), ledger)
+        with pytest.raises(LedgerError, match="Another thread opened the ledger"):
+            charged.result()
+        assert ledger.count_fits() == 0
 
 
 def test_a_ledger_without_a_name_is_refused():
@@ -160,7 +180,8 @@ def test_a_file_that_is_damaged_is_one_error(path):
 def test_a_full_disk_is_one_error_and_nothing_is_charged(path):
     ledger = Ledger(path)
     pages = ledger.first("PRAGMA page_count")[0]
-    ledger._db.execute(f"PRAGMA max_page_count = {pages + 1}")
+    db: Any = ledger._db
+    db.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(LedgerError, match="full"):
         reserve(specs(500), ledger)
     assert ledger.fits() == []
@@ -228,7 +249,7 @@ def test_a_commit_that_fails_on_the_disk_is_settled_by_what_the_file_holds(tmp_p
     subprocess.run(
         ["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True
     )
-    struck = python(CHARGES, library, tmp_path, LD_PRELOAD=str(library))
+    struck: Any = python(CHARGES, library, tmp_path, LD_PRELOAD=str(library))
     found = {tuple(json.loads(line)) for line in struck.out.splitlines()}
     assert struck.err == ""
     # the last: COMMIT wrote the charge, and the disk cannot say so; its id tells later
