@@ -104,6 +104,12 @@ def cross_validate(
             f"{typed(estimator)} and {typed(X)}. Load the rows of a features file "
             "first, and pass the data set's ledger as `ledger`."
         )
+    if estimator.__sklearn_tags__().classifier_tags.multi_label:
+        raise ValueError(
+            "`cross_validate` needs one label per row, got the multi-label classifier "
+            f"{typed(estimator)}. Use `sklearn.model_selection.cross_validate`, which "
+            "charges one fold after another."
+        )
     # otherwise the first score would fail, after the charge
     if isinstance(X, DeviceRows):
         X.require_one_process()

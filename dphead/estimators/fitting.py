@@ -325,7 +325,8 @@ class PrivateEstimator(BaseEstimator):
             classes_seen=data.classes_seen,
             warning=" ".join(filter(None, notes)),
         )
-        vars(self).pop("_ledger", None)  # drop the ledger of an earlier fit
+        for name in ("_ledger", "_is_fold"):  # drop what an earlier fit left
+            vars(self).pop(name, None)
         if not follows:
             self._ledger: str | Ledger = ledger
         tell_holder(data.notice())

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from core import toy
 
-from dphead import DPLeastSquaresClassifier, DPSGDClassifier, cross_validate
+from dphead import (
+    DPLeastSquaresClassifier,
+    DPMultiLabelClassifier,
+    DPSGDClassifier,
+    cross_validate,
+)
 from dphead.estimators import cross_validation
 from dphead.privacy.ledger import Ledger, LedgerError
 
@@ -40,6 +45,15 @@ def test_a_fold_has_the_seeds_epsilon_and_no_run_of_its_own(tmp_path):
     assert found.epsilon == found.estimators[0].ledger_.spent(1e-3).epsilon == np.inf
     with pytest.raises(ValueError, match="no run of its own"):
         found.estimators[1].save(tmp_path / "run")
+    found.estimators[1].fit(X, Y).save(tmp_path / "run")
+
+
+def test_a_multi_label_classifier_is_refused_before_the_charge():
+    ledger = Ledger()
+    model = DPMultiLabelClassifier(classes=["a", "b"], delta=1e-3, ledger=ledger)
+    with pytest.raises(ValueError, match="needs one label per row"):
+        cross_validate(model, X, np.eye(2)[Y % 2])
+    assert ledger.count_fits() == 0
 
 
 def test_the_charge_is_the_sum_of_the_folds_fits():
