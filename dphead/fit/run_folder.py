@@ -70,12 +70,15 @@ def beside_others(
     dataset_id = about.source.dataset_id
     own = ledger_name(ledger, dataset_id)
     earlier = 0
-    if not charged and interrupted(out) is None:
+    fit_id = None if charged else interrupted(out)
+    if not charged and fit_id is None:
         # an early check that creates no file; `charging` repeats it
         for name in (dataset_id, *(counted_in(one.dataset_id) for one in known)):
             check_alone(name, own, None)
+    if not charged and (fit_id is None or tuning == "none"):
         with closing(read_ledger(ledger, dataset_id)) as book:
-            earlier = book.count_fits()
+            ids = [fit["fit_id"] for fit in book.fits()]
+        earlier = ids.index(fit_id) if fit_id in ids else len(ids)
     found = charged_elsewhere(dataset_id, own)
     for one in known:
         beside = charged_elsewhere(counted_in(one.dataset_id), own)

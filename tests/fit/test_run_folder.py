@@ -334,6 +334,25 @@ def test_fit_json_tests_no_guess_of_a_row(run, tmp_path, monkeypatch):
     assert stored != other
 
 
+def test_a_resume_counts_the_fits_before_it_like_a_new_run(features, run, monkeypatch):
+    """They can have decided the settings."""
+    fit(features, run.with_name("first"))
+    command = ("fit", features, "-o", run, *LS)
+    assert "--tuning none is not true" in refusal(*command, "--tuning", "none")
+    crashed(monkeypatch, "write_report", "before", *command, module=fit_files)
+    assert "--tuning none is not true" in refusal(*command, "--tuning", "none")
+    fitted(*command)
+
+
+def test_a_resume_of_a_ledgers_first_fit_may_say_that_nothing_was_tuned(
+    features, run, monkeypatch
+):
+    command = ("fit", features, "-o", run, *LS, "--tuning", "none")
+    crashed(monkeypatch, "write_report", "before", *command, module=fit_files)
+    fit(features, run.with_name("later"))
+    fitted(*command)
+
+
 def test_a_marker_that_was_changed_is_refused(features, run, monkeypatch):
     """Under another id the fit would be charged again."""
     command = ("fit", features, "-o", run, *LS)
