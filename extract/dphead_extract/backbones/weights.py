@@ -67,11 +67,45 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except RuntimeError as error:
         # torch writes a line for each tensor that is missing or has a different shape
         lines = [line.strip() for line in str(error).splitlines()]
+        found = f"{lines[1][:200]} ({len(lines) - 1} such lines)"
         raise ExtractError(
-            f"--weights does not fit the model: {lines[1][:200]} ({len(lines) - 1} "
-            "such lines). Give --model-arg num_classes=N and the other arguments of "
-            "the trained model."
+            f"--weights does not fit the model: {_misfit(model, state, found)}"
         ) from error
+
+
+def _misfit(model: nn.Module, state: dict[str, torch.Tensor], found: str) -> str:
+    """Say how a weights file differs from a model, and what to type.
+
+    `found` is torch's message.
+    """
+    names: Any = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
+    # timm's name of the last layer, or names if there are several such layers
+    last = tuple(f"{n}." for n in ([names] if isinstance(names, str) else names))
+    file, own = (
+        {name: value.shape for name, value in tensors.items()}
+        for tensors in (state, model.state_dict())
+    )
+    key = f"{last[0]}weight" if last else ""
+    others = any(
+        file.get(name) != own.get(name) and not name.startswith(last)
+        for name in file.keys() | own.keys()
+    )
+    if others and key in file and key in own and file[key] != own[key]:
+        return (
+            f"{found}. Add --model-arg num_classes={file[key][0]} and the other "
+            "arguments of the trained model."
+        )
+    # a model without a classifier has 0 classes in timm
+    theirs, ours = (shapes[key][0] if key in shapes else 0 for shapes in (file, own))
+    if others or theirs == ours:
+        return (
+            f"{found}. Type the --backbone and all --model-arg of the trained model, "
+            "such as num_classes=10."
+        )
+    return (
+        f"the file has {theirs} classes, and the model has {ours}. Add --model-arg "
+        f"num_classes={theirs}."
+    )
 
 
 def read_state(path: Path) -> dict[str, torch.Tensor]:
