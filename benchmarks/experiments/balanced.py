@@ -16,6 +16,7 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,7 +32,7 @@ from dphead.solvers import Auto, ProblemInfo, auto, balancing_rule
 Spec = tuple[str, str, list[str]]
 OUT = RESULTS / "calibration" / "draws.jsonl"
 RULE = OUT.with_name("intercept.jsonl")
-_PLACES = (  # file and label, and columns that are left out
+_PLACES: str = (  # file and label, and columns that are left out
     "Ecdat/BudgetItaly size, Ecdat/Bwages educ, Ecdat/Griliches mrt, "
     "Ecdat/Participation foreign, Ecdat/Somerville quality, Ecdat/SumHes com, "
     "Ecdat/UnempDur censor1, Ecdat/Wages ind, COUNT/azcabgptca died, "
@@ -46,7 +47,7 @@ _PLACES = (  # file and label, and columns that are left out
 )
 FURTHER: dict[str, Spec] = {
     file.split("/")[1]: (f"{file}.csv", label, dropped)
-    for file, label, *dropped in (place.split() for place in _PLACES.split(", "))
+    for file, label, *dropped in (str.split(place) for place in _PLACES.split(", "))
 }
 FURTHER["Wages, ind"] = FURTHER.pop("Wages")
 _IDS = ("id", "obs", "nr", "subject", "pid", "idnum", "caseid", "case")
@@ -73,7 +74,7 @@ def unstored(csv: Path, chose: bool) -> dict[str, Spec]:
         if key in seen or not 500 <= len(frame) < _ROWS or frame.shape[1] < 4:
             continue
         seen.add(key)
-        labels = [name for name in frame if _is_uneven(frame[name])]
+        labels: Any = [name for name in frame if _is_uneven(frame[name])]
         rng = np.random.default_rng(len(frame))
         ids = [name for name in frame if str(name).lower() in _IDS]
         for label in (
@@ -84,7 +85,7 @@ def unstored(csv: Path, chose: bool) -> dict[str, Spec]:
     return found
 
 
-def _is_uneven(column: pd.Series) -> bool:
+def _is_uneven(column: Any) -> bool:
     """Whether a column has 2 to 10 values, none rare, of different frequencies."""
     texts = column.dropna().astype(str)
     sizes = texts.value_counts()

@@ -6,9 +6,10 @@ IMAGES is a folder with NAME.npz (xtrain, ytrain, xtest, ytest: features of Mobi
 at 112 px of the first 8,000, 4,000 or 3,000 and 4,000 or 2,000 rows of a random order),
 TABLES the folder `csv` of the package pydataset 0.2.0. A pair of fits is a line of
 results/calibration/rows.jsonl. `... IMAGES TABLES reasons` then fits each cell with a
-high error again, and appends to reasons.jsonl where the error comes from (`... IMAGES
-TABLES reasons-uneven` for the uneven sets). `... uneven` fits uneven sets that the rule for balanced decisions was not tried on (uneven.jsonl),
-and `... IMAGES TABLES page` prints the tables of the page.
+high error again, and appends to reasons.jsonl where the error comes from. `... uneven`
+fits uneven sets that the rule for balanced decisions was not tried on (uneven.jsonl),
+`... IMAGES TABLES reasons-uneven` is for these sets, and `... IMAGES TABLES page`
+prints the tables of the page.
 """
 
 import math

@@ -37,6 +37,7 @@ from dphead.solvers.auto_rules import (
     UNNOISED_SIGMOID_STEPS,
     UNNOISED_STEPS,
     WIDEST_UNNOISED_GRAM,
+    center_noise,
     center_share,
     count_share,
     is_faint,
@@ -195,7 +196,11 @@ class Auto:
         if softmax and not _exact(facts):
             head = cooled(head, self._temperature(facts, first, head, found))
         if before is not None:
-            head = yield from better_head(facts, head, before)
+            noise, center = None, descent.centering
+            # a prior's intercept does not follow the frequencies of these rows
+            if isinstance(center, Centering) and center.share and not self.prior:
+                noise = center_noise(facts, center.share)
+            head = yield from better_head(facts, head, before, noise)
             asked = params_of(head)
             if found:  # the estimate above is for the head before balancing
                 found = yield from expected_accuracy(facts, descent, asked)

@@ -204,10 +204,17 @@ def center_share(facts: ProblemInfo, least: float) -> float:
     The share is at least `least` and, unless `least` is larger, at most
     _MOST_CENTER_SHARE. It is 0 if `least` is 0.
     """
-    signal = facts.mu * facts.n_rows
-    # d noisy entries of sd 1/(n mu sqrt(share)) have the squared norm d/(n mu)²/share
-    wanted = facts.n_features / signal**2 / CENTER_NOISE if least else 0.0
+    wanted = center_noise(facts, 1.0) / CENTER_NOISE if least else 0.0
     return max(least, min(_MOST_CENTER_SHARE, wanted))
+
+
+def center_noise(facts: ProblemInfo, share: float) -> float:
+    """Return the expected squared norm of the noise in the mean of unit rows.
+
+    `share` is the mean's share of μ², and is not 0.
+    """
+    # d noisy entries of sd 1/(n mu sqrt(share))
+    return facts.n_features / (facts.mu * facts.n_rows) ** 2 / share
 
 
 def count_share(facts: ProblemInfo) -> float:

@@ -8,9 +8,10 @@ import numpy as np
 
 from dphead.privacy.contract import Released
 from dphead.privacy.statistics import ClassCorrectCounts
+from dphead.privacy.transform import RowTransform
 from dphead.solvers.balancing import adjusted_head
 from dphead.solvers.base import ProblemInfo, Request
-from dphead.solvers.centering import kept_share, rows_that_count
+from dphead.solvers.centering import kept_share, rows_that_count, typical_length
 from dphead.solvers.head import LinearHead, params_of
 from dphead.solvers.temperature import accuracies
 
@@ -25,6 +26,9 @@ _FOLLOWED, _LOG_KAPPA = (1.2, 0.6), (math.log(1.5), 0.3)
 _FOLLOWS, _KAPPAS = np.linspace(-1.0, 3.0, 41)[:, None, None], np.geomspace(0.3, 6, 24)
 # standard deviations of the errors of a class's margin and accuracy
 _MARGIN_ERROR, _CLASS_ERROR = 0.6, 0.02
+# Standard deviations of f from the mean scores of all rows: of the model, and of the
+# intercept's noise. Chosen on further tables; results/calibration, "The intercept".
+_MEAN_ERROR, _INTERCEPT_ERROR = 0.3, 0.1
 _GAIN_ERROR = 0.03
 # A lower likely gain leaves the scores as they are: the counts and the model err.
 # Chosen on the same sets; results/calibration, "The least gain".
@@ -33,7 +37,10 @@ _MARGINS = np.linspace(-6.0, 12.0, 361)
 
 
 def better_head(
-    facts: ProblemInfo, head: LinearHead, before: Released
+    facts: ProblemInfo,
+    head: LinearHead,
+    before: Released,
+    noise: float | None,
 ) -> Generator[Request, Released, LinearHead]:
     """Return the head of `balanced_head`, or `head` if balancing gains nothing.
 
@@ -45,6 +52,9 @@ def better_head(
         Head that is not adjusted.
     before : Released
         Its correct and wrong rows of each class (`ClassCorrectCounts`).
+    noise : float or None
+        Expected squared norm of the center's noise (`center_noise`). None if the
+        intercept does not tell the mean scores.
 
     Notes
     -----
@@ -64,18 +74,20 @@ def better_head(
     # each new correct row is one wrong row fewer: average both counts, for less noise
     change = (after.value - before.value) @ np.array([0.5, -0.5])
     gain = float((change / sizes).mean())
-    noise = (before.noise_sd**2 + after.noise_sd**2) / 2
-    variance = noise * float((sizes**-2).sum()) / len(sizes) ** 2
-    even = sizes.max() < _EVEN * sizes.min()
-    expected = _expected_gain(sizes, before)
-    likely = np.average([gain, expected], weights=[_GAIN_ERROR**2, variance])
-    if even or likely <= _LEAST_GAIN:
+    both = (before.noise_sd**2 + after.noise_sd**2) / 2
+    variance = both * float((sizes**-2).sum()) / len(sizes) ** 2
+    if sizes.max() < _EVEN * sizes.min():
         return replace(head, balanced=False)
-    return adjusted
+    factor = noise and _mean_over_intercept(head.transform, noise)
+    expected = _expected_gain(sizes, before, head.intercept, factor)
+    likely = np.average([gain, expected], weights=[_GAIN_ERROR**2, variance])
+    return adjusted if likely > _LEAST_GAIN else replace(head, balanced=False)
 
 
-def _expected_gain(sizes: np.ndarray, before: Released) -> float:
-    """Return the gain of balanced accuracy that a head's own counts predict.
+def _expected_gain(
+    sizes: np.ndarray, before: Released, intercept: np.ndarray, factor: float | None
+) -> float:
+    """Return the gain of balanced accuracy that a head and its counts predict.
 
     Notes
     -----
@@ -86,12 +98,17 @@ def _expected_gain(sizes: np.ndarray, before: Released) -> float:
     In the model, the scores of a row are normal with standard deviation κ, and the
     score of the row's class is higher by κ² (`temperature`, which divided the scores).
     A class's score also has f times the log of its frequency, and the adjustment lowers
-    f by 1. The result is the mean over the likely values of f and κ, given the counts.
+    f by 1. The result is the mean over the likely values of f and κ, given the counts
+    and the intercept.
+
+    Over all rows, the mean score of a class is κ² times its share, plus f times the log
+    of its share. The mean scores are `factor` times the intercept
+    (`_mean_over_intercept`).
     """
     m = len(sizes)
-    logs = np.log(sizes)
+    logs = np.log(sizes) - np.log(sizes).mean()
     # log frequency of a class, less the mean of the others
-    higher = (logs - logs.mean()) * m / (m - 1) / _KAPPAS[:, None]
+    higher = logs * m / (m - 1) / _KAPPAS[:, None]
     curve = accuracies(m, _MARGINS)
     margins = _KAPPAS[:, None] + _FOLLOWS * higher
     seen, slope, after = (
@@ -112,8 +129,32 @@ def _expected_gain(sizes: np.ndarray, before: Released) -> float:
         found.sum(axis=-1) + ((np.log(_KAPPAS) - _LOG_KAPPA[0]) / _LOG_KAPPA[1]) ** 2
     )
     unlikely += ((_FOLLOWS[..., 0] - _FOLLOWED[0]) / _FOLLOWED[1]) ** 2
+    if factor is not None:
+        own = _KAPPAS[:, None] ** 2 * sizes / sizes.sum()
+        follows = (factor * intercept - own) @ logs / (logs @ logs)
+        error = math.hypot(_MEAN_ERROR, factor * _INTERCEPT_ERROR)
+        unlikely += ((_FOLLOWS[..., 0] - follows) / error) ** 2
     weight = np.exp((unlikely.min() - unlikely) / 2)
     return float(np.average((after - seen).mean(axis=-1), weights=weight))
+
+
+def _mean_over_intercept(transform: RowTransform, noise: float) -> float:
+    """Return the mean scores of all rows over the intercept.
+
+    Notes
+    -----
+    The center's noise shifts all rows by one vector u. A descent from zero weights
+    learns u like the appended constant a, so the weights add ‖u‖²/a² times the
+    intercept to the mean scores.
+
+    The center is c̃ = k r, for a noisy mean r with noise of the expected squared norm D
+    and k = 1 - D/‖r‖² (`kept_share`). Its squared error is k D on average, and
+    ‖c̃‖² = k² D / (1 - k) gives k.
+    """
+    center = np.asarray(transform.center, float)
+    squared = float(center @ center)
+    error = (math.sqrt(squared * (squared + 4 * noise)) - squared) / 2
+    return 1 + error / (typical_length(center) * transform.append) ** 2
 
 
 def _class_sizes(facts: ProblemInfo, before: Released) -> tuple[np.ndarray, float]:

@@ -3,18 +3,29 @@
 import numpy as np
 import pytest
 
+from dphead.data.arrays import ArrayRows
+from dphead.fit.fit import fit_rows
+from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Released
-from dphead.solvers import ProblemInfo
+from dphead.privacy.noise import NoiseSource
+from dphead.privacy.transform import RowTransform
+from dphead.solvers import Auto, ProblemInfo
+from dphead.solvers.auto_rules import center_noise
 from dphead.solvers.balancing_rule import _expected_gain as expected_gain
+from dphead.solvers.balancing_rule import _mean_over_intercept as mean_over_intercept
 from dphead.solvers.balancing_rule import better_head
+from dphead.solvers.centering import Centering
+from dphead.solvers.centering import _shrunk as shrunk
 from dphead.solvers.head import LinearHead
 
 
-def chosen(before, after, sd=1.0, n_rows=1100):
+def chosen(before, after, sd=1.0, n_rows=1100, intercept=None, noise=None):
     """The intercepts of the head that is chosen by these counts, and the head's."""
-    head = LinearHead(np.zeros((2, len(before))), np.arange(float(len(before))))
+    intercept = np.arange(float(len(before))) if intercept is None else intercept
+    transform = RowTransform(True, np.full(2, 0.1, np.float32), append=0.1)
+    head = LinearHead(np.zeros((2, len(before))), intercept, transform)
     facts = ProblemInfo(n_rows, 2, len(before))
-    steps = better_head(facts, head, Released(np.array(before, float), sd))
+    steps = better_head(facts, head, Released(np.array(before, float), sd), noise)
     next(steps)
     with pytest.raises(StopIteration) as stop:
         steps.send(Released(np.array(after, float), sd))
@@ -78,10 +89,16 @@ def test_the_expected_gain_is_near_that_of_simulated_scores(sizes, kappa, follow
         for less in (0.0, np.log(sizes))
     )
     counts = Released(sizes[:, None] * np.stack([before, 1 - before], axis=1), 1.0)
-    gain = expected_gain(sizes.astype(float), counts)
+    gain = expected_gain(sizes.astype(float), counts, np.zeros(m), None)
     true = (after - before).mean()
     assert gain == pytest.approx(true, abs=0.06)
     assert gain * true > 0 or abs(true) < 0.01
+    # the mean scores of all rows help where noise hides the counts
+    mean = np.average(scores.mean(axis=1), axis=0, weights=sizes)
+    hidden = Released(counts.value, sizes.min() / 4)
+    alone = expected_gain(sizes.astype(float), hidden, mean, None)
+    helped = expected_gain(sizes.astype(float), hidden, mean / 1.5, 1.5)
+    assert abs(helped - true) < max(0.07, abs(alone - true))
 
 
 @pytest.mark.parametrize("rare, adjusted", [(65, False), (75, True)])
@@ -90,3 +107,54 @@ def test_a_gain_of_half_a_point_is_not_worth_an_adjustment(rare, adjusted):
     after = [[930, 70], [rare, 100 - rare]]
     found, given = chosen([[950, 50], [62, 38]], after)
     assert np.array_equal(found, given) != adjusted
+
+
+@pytest.mark.parametrize(
+    "follows, noise, adjusted",
+    [(0.0, 1e-9, False), (2.5, 1e-9, True), (0.0, None, True), (0.6, 0.1, True)],
+)
+def test_where_noise_hides_the_counts_the_intercept_decides(follows, noise, adjusted):
+    """An error of the center of 0.04 makes mean scores five times the intercept."""
+    counts = [[900, 100], [85, 15]]
+    intercept = follows * np.log([1000, 100])
+    found, given = chosen(counts, counts, 60.0, 1100, intercept, noise)
+    assert np.array_equal(found, given) != adjusted
+
+
+@pytest.mark.parametrize("length, sd", [(0.5, 0.01), (0.5, 0.03), (0.1, 0.01)])
+def test_the_error_of_a_shrunk_center_follows_from_its_length(length, sd):
+    rng = np.random.default_rng(0)
+    exact = np.full(400, length / 20)
+    found = [shrunk(exact + rng.normal(0, sd, 400), sd) for _ in range(200)]
+    true = np.mean([((one - exact) ** 2).sum() for one in found])
+    factors = [
+        mean_over_intercept(RowTransform(True, one, append=0.1), 400 * sd**2)
+        for one in found
+    ]
+    left = [1 - one @ one for one in found]
+    error = np.mean((np.array(factors) - 1) * left) * 0.1**2
+    assert error == pytest.approx(true, rel=0.1)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_mean_scores_of_rows_are_the_factor_times_the_intercept(epsilon):
+    """With 1,600 and 400 rows of 500 features, noise moves the center."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], [1600, 400])
+    x = rng.normal(size=(2000, 500)).astype(np.float32) + 1.0
+    x[np.arange(2000), y] += 6
+    facts = ProblemInfo(2000, 500, 2)
+    plan = make_plan(Auto(), facts, epsilon=epsilon, delta=1e-5)
+    facts = plan.budgeted(facts)
+    centering = Auto().descent_for(facts).centering
+    assert isinstance(centering, Centering)
+    noise = center_noise(facts, centering.share)
+    fits = [fit_rows(plan, ArrayRows(x, y), noise=NoiseSource(s)) for s in range(6)]
+    ratios = []
+    for fit in fits:
+        head = fit.trained
+        factor = mean_over_intercept(head.transform, noise)
+        mean = head.scores(x).mean(axis=0)
+        ratios.append(np.ptp(mean) / (factor * np.ptp(head.intercept)))
+        assert factor > 1.5
+    assert np.median(ratios) == pytest.approx(1, rel=0.3)
