@@ -386,6 +386,11 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
             "Its total omits a fit that was released",
             f"Restore the ledger from a copy with {lost[1]}",
         )
+    yield from uncounted(run)
+
+
+def uncounted(run: FinishedRun) -> Iterator[Finding]:
+    """Yield a finding for each other ledger with fits on the run's images."""
     for where in run.elsewhere:
         yield Finding(
             "fits in another ledger",

@@ -12,21 +12,6 @@ from dphead.cli.text import print_json, say, section
 from dphead.privacy.rounding import as_declared, rounded_up
 
 
-def _with_elsewhere(run: Any, folder: Path, ledger: Path | str | None) -> Any:
-    """Return the run, with any other ledgers in DPHEAD_HOME that have its images."""
-    from dataclasses import replace
-
-    from dphead.analysis.ledger_place import located
-    from dphead.fit.ledgers import charged_elsewhere, ledger_name
-
-    dataset_id = run.report["data"].get("dataset_id")
-    given = [ledger_name(ledger, dataset_id)] if ledger else []
-    given += [run.limit["path"]] if run.limit else []
-    own = (located(run.report["ledger"]["path"], folder), *given)
-    found = charged_elsewhere(dataset_id, *own)
-    return replace(run, elsewhere=tuple(map(str, found))) if found else run
-
-
 def _unknown_images(run: Any) -> list[str]:
     """Return a note if DPHEAD_HOME cannot identify other data sets of these images."""
     from dphead.analysis.protected import made_of_images
@@ -72,7 +57,6 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     with shown("computing epsilon again"):
         finished = read_known(run, ledger)
         folder = run if run.is_dir() else run.parent
-        finished = _with_elsewhere(finished, folder, ledger)
         findings = [*find(finished), *altered(run, finished.report)]
         findings += exceeded(stated_in(folder), finished)
         remarks = notes(finished) + _unknown_images(finished)

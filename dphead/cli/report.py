@@ -77,11 +77,11 @@ def report(
 
 
 def note_changes(finished: Any) -> None:
-    """Print the claims of a run's report that a later merge made false."""
-    from dphead.analysis.check import outdated, unreachable
+    """Print what a later merge made false, and other ledgers of the images."""
+    from dphead.analysis.check import outdated, uncounted, unreachable
     from dphead.privacy.ledger.store import IN_MEMORY
 
-    _note(outdated(finished))
+    _note([*outdated(finished), *uncounted(finished)])
     said = unreachable(finished)
     if said and finished.report["ledger"]["path"] != IN_MEMORY:
         said += ", so what was merged or fitted after this run is not known"

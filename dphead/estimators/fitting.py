@@ -287,7 +287,8 @@ class PrivateEstimator(BaseEstimator):
                 weaker = around(self, spent and spent.epsilon)
                 weaker |= {} if noise.private else {"seed": SEEDED}
             # other ledgers may hold fits on the same images
-            others = charged_elsewhere(data.source.dataset_id, ledger.path)
+            named = data.source.dataset_id or ledger.meta("dataset_id")
+            others = charged_elsewhere(named, ledger.path)
             weaker["ledgers"] = " ".join(uncounted(one.fact()) for one in others)
             for subject, text in weaker.items():
                 if text and is_news(self, subject):

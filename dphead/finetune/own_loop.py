@@ -62,6 +62,7 @@ from dphead.fit.options import (
 from dphead.fit.report import NOT_TESTED
 from dphead.fit.run_folder import (
     CHECKPOINT,
+    beside_others,
     charge,
     check_folder,
     locked,
@@ -311,6 +312,7 @@ class PrivateTraining:
             rows="" if cap is None or self.folder is None else _groups_of(rows),
             warnings=tuple(large),
         )
+        about = beside_others(about, options.out, options.ledger, None, charged=True)
         batch = round(facts.n_rows * self.sampling_prob)
         self._fit = Fit(
             plan=plan,

@@ -33,6 +33,7 @@ from dphead.analysis.ledger_place import (
     data_sets_of_home,
     default_ledger_path,
     ledger_home,
+    located,
     moved_to,
     named,
 )
@@ -880,13 +881,24 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
 
 
 def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
-    """Read a run, and find its ledger if its folder was moved (`records.read_run`)."""
+    """Read a run (`records.read_run`), and other ledgers with fits on its images.
+
+    If the run's folder was moved, its ledger is looked for in DPHEAD_HOME.
+    """
     found = read_run(path, ledger)
-    if found.fits is not None:
-        return found
     said = found.report
-    place = ledger_holding(said["data"].get("dataset_id"), said["ledger"]["fit_id"])
-    return found if place is None else read_run(path, place)
+    if found.fits is None:
+        named = said["data"].get("dataset_id")
+        place = ledger_holding(named, said["ledger"]["fit_id"])
+        found = found if place is None else read_run(path, place)
+    # arrays have no data set, and their ledger can have one
+    dataset_id = said["data"].get("dataset_id") or found.ledger_now.get("dataset_id")
+    folder = path if path.is_dir() else path.parent
+    own = [located(said["ledger"]["path"], folder)]
+    own += [ledger_name(ledger, dataset_id)] if ledger else []
+    own += [found.limit["path"]] if found.limit else []
+    elsewhere = charged_elsewhere(dataset_id, *own)
+    return replace(found, elsewhere=tuple(map(str, elsewhere)))
 
 
 def knows_images(dataset_id: str) -> bool:

@@ -26,6 +26,7 @@ from dphead.fit.ledgers import (
     charged_elsewhere,
     check_alone,
     counted_in,
+    data_set_of,
     ledger_name,
     ledger_path,
     open_ledger,
@@ -79,7 +80,8 @@ def beside_others(
         with closing(read_ledger(ledger, dataset_id)) as book:
             ids = [fit["fit_id"] for fit in book.fits()]
         earlier = ids.index(fit_id) if fit_id in ids else len(ids)
-    found = charged_elsewhere(dataset_id, own)
+    # arrays have no data set, and their ledger can have one
+    found = charged_elsewhere(dataset_id or data_set_of(ledger), own)
     for one in known:
         beside = charged_elsewhere(counted_in(one.dataset_id), own)
         found += [replace(more, overlap=more.overlap or one) for more in beside]
@@ -428,7 +430,8 @@ def write_report(
         The report.
     """
     # includes charges that were made while this run was prepared or trained
-    found = charged_elsewhere(about.source.dataset_id, result.ledger.path)
+    named = about.source.dataset_id or result.ledger.meta("dataset_id")
+    found = charged_elsewhere(named, result.ledger.path)
     about = _naming(about, found, out)
     facts = result.plan.facts
     digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from commands import dphead
+from commands import dphead, report_of
 from finetune.core import images
 from torch import nn
 from torch.nn import functional as F
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dphead import PrivateTraining
 from dphead.finetune.estimator import DPFinetuneClassifier
 from dphead.finetune.rows import ImageRows
+from dphead.fit.ledgers import open_ledger
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.noise import NoiseSource
 
@@ -82,7 +83,8 @@ def test_a_loop_of_ones_own_has_the_weights_of_the_classifier():
         std=1.0,
         random_state=3,
     ).fit(x.transpose(0, 2, 3, 1), y)
-    found = model[1].weight.detach().numpy().ravel()
+    (weight,) = model.parameters()
+    found = weight.detach().numpy().ravel()
     # four roundings of weights of at most 1 to float32
     np.testing.assert_allclose(found, same.weights_, atol=4 * 2**-23)
 
@@ -142,10 +144,11 @@ def test_a_killed_loop_continues_under_its_charge_with_the_same_gradients(
         assert torch.equal(old, new)
     # as without a kill: the momentum too
     optimizer = optimizer_of(whole := module())
+    (weight,), (resumed,) = whole.parameters(), model.parameters()
     for gradient in [*before, found[-1]]:
-        whole[1].weight.grad = gradient
+        weight.grad = gradient
         optimizer.step()
-    assert torch.equal(whole[1].weight, model[1].weight)
+    assert torch.equal(weight, resumed)
     (fit,) = Ledger(given["ledger"]).fits()
     assert [r["state"] for r in fit["releases"]] == ["committed"] * 4
     assert "recomputed" in dphead("check", given["folder"]).out
@@ -164,6 +167,19 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     (tmp_path / "run" / "checkpoint.npz").write_bytes(theirs)
     with pytest.raises(ValueError, match="belongs to another fit"):
         training(model, folder=tmp_path / "run", keep=[optimizer], **given).__enter__()
+
+
+def test_a_loop_in_the_ledger_of_a_data_set_names_its_other_ledgers(tmp_path):
+    """The arrays have no data set, and their ledger has one."""
+    for book in (open_ledger(None, "ab12"), Ledger(tmp_path / "own.sqlite", "ab12")):
+        with training(module(), ledger=book.path):
+            pass
+    model, given = module(), {"ledger": tmp_path / "own.sqlite", "steps": 1}
+    with training(model, folder=tmp_path / "run", **given) as private:
+        taken(private, optimizer_of(model))
+        assert "ab12.sqlite holds 1 fit on the same data" in private.privacy.notes[0]
+    report = report_of(tmp_path / "run")
+    assert [one["fits"] for one in report["ledger"]["elsewhere"]] == [1]
 
 
 @pytest.fixture

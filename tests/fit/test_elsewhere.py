@@ -96,6 +96,11 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     assert theirs in findings(tmp_path / "two")[FINDING]
     # and the first fit's total leaves out the second
     assert str(fresh) in findings(tmp_path / "one")[FINDING]
+    # so who publishes the first run learns of the second
+    for command in (("report", tmp_path / "one"), ("export", tmp_path / "one")):
+        more = ("--to", "torch") if command[0] == "export" else ()
+        said = words(fitted(*command, *more).err)
+        assert f"this run's ledger does not count the ledger {fresh} (1 fits)" in said
 
 
 def test_a_ledger_that_is_gone_is_named(features, tmp_path):
@@ -247,6 +252,21 @@ def test_a_named_ledger_needs_no_home(features, tmp_path, monkeypatch):
     report = fit(features, tmp_path / "run", "--ledger", tmp_path / "book.sqlite")
     assert report["ledger"]["elsewhere"] == []
     assert dphead("check", tmp_path / "run").code == 0
+
+
+def test_arrays_in_the_ledger_of_a_data_set_name_its_other_ledgers(features, tmp_path):
+    """The arrays have no data set, and their ledger has one."""
+    fit(features, tmp_path / "one")
+    other = tmp_path / "other.sqlite"
+    fit(features, tmp_path / "two", "--ledger", other)
+    own = str(ledger_path_of(tmp_path / "one"))
+    head = DPLeastSquaresClassifier(epsilon=1.0, classes=[0, 1], ledger=other)
+    with pytest.warns(PrivacyWarning, match=f"{own} holds 1 fit on the same data set"):
+        head.fit(np.random.default_rng(0).random((40, 3)), np.arange(40) % 2)
+    head.save(tmp_path / "run")
+    (elsewhere,) = report_of(tmp_path / "run")["ledger"]["elsewhere"]
+    assert (elsewhere["fits"], elsewhere["of"]) == (1, "the same data set")
+    assert own in findings(tmp_path / "run")[FINDING]
 
 
 def test_notes_are_the_owners_and_a_line_each(tmp_path):
