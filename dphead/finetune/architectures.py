@@ -189,9 +189,6 @@ def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
             nn.Linear(units, n_classes),
         ]
 
-    def halve() -> nn.Module:
-        return nn.MaxPool2d(2, 2)
-
     if name == "mnist":
         return nn.Sequential(
             *conv(1, 16, 8, 2, 2),
@@ -207,10 +204,12 @@ def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
             *dense(512, 32),
         )
     if name == "sn-cifar10":
-        first = conv(243, 64, 3, 1, 1)
-        second = conv(64, 64, 3, 1, 1)
         return nn.Sequential(
-            *first, halve(), *second, nn.Flatten(), nn.Linear(1024, n_classes)
+            *conv(243, 64, 3, 1, 1),
+            nn.MaxPool2d(2),
+            *conv(64, 64, 3, 1, 1),
+            nn.Flatten(),
+            nn.Linear(1024, n_classes),
         )
     plans = {
         "cifar10": [[32, 32], [64, 64], [128, 128]],
@@ -221,7 +220,7 @@ def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
         for outputs in stage:
             layers += conv(inputs, outputs, 3, 1, 1)
             inputs = outputs
-        layers.append(halve())
+        layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, *dense(16 * inputs, 128))
 
 

@@ -282,11 +282,13 @@ class PerExample:
         dims = (None, 0, 0, *(0 for _ in more))
         of_rows = vmap(grad(of_row), in_dims=dims, randomness="different")
         try:
-            # anomaly detection would show a row whose gradient is NaN
-            plain = torch.autograd.set_detect_anomaly(False)
-            # trials before the charge have no autocast of the caller's
-            exact = torch.autocast(x.device.type, enabled=False)
-            with plain, exact, without_compiler():
+            with (
+                # anomaly detection would show a row whose gradient is NaN
+                torch.autograd.set_detect_anomaly(False),
+                # trials before the charge have no autocast of the caller's
+                torch.autocast(x.device.type, enabled=False),
+                without_compiler(),
+            ):
                 found = of_rows(weights, x, y, *more)
         finally:
             for layer in self.model.modules():

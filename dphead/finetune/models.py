@@ -123,9 +123,12 @@ def _copied(module: nn.Module) -> nn.Module:
 
 def _parts_of(module: nn.Module) -> set[int]:
     """Return where the layers and the memory of a module's tensors are."""
-    tensors = chain(module.parameters(), module.buffers())
-    places = {one.untyped_storage().data_ptr() for one in tensors}
-    return places.union(map(id, module.modules())) - {0}  # 0: no memory
+    found = {
+        one.untyped_storage().data_ptr()
+        for one in chain(module.parameters(), module.buffers())
+        if one.layout is torch.strided
+    }
+    return found.union(map(id, module.modules())) - {0}  # 0: no memory
 
 
 def functional_call(
@@ -136,15 +139,13 @@ def functional_call(
     The call cannot change the model. torch's function would leave these values in a
     layer that has two names.
     """
-    held: list[dict[str, Any]] = []
-    for layer in model.modules():
-        held += layer._parameters, layer._buffers
-    before = [*map(dict, held)]
+    layers: list[Any] = [*model.modules()]
+    held = [(own, dict(own)) for m in layers for own in (m._parameters, m._buffers)]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         return func.functional_call(model, values | buffers, inputs)
     finally:
-        for own, kept in zip(held, before, strict=True):
+        for own, kept in held:
             own.update(kept)
 
 

@@ -13,7 +13,9 @@ from torch import nn
 from dphead import DPFinetuneClassifier
 from dphead.estimators.inputs import as_arrays, given_rows
 from dphead.finetune.gradients import PerExample
+from dphead.finetune.models import build_network
 from dphead.finetune.rows import ImageRows
+from dphead.finetune.settings import ModelSpec
 
 CRITERION = nn.CrossEntropyLoss()
 COPIED: list[Any] = []
@@ -219,6 +221,13 @@ def test_a_layer_of_two_names_keeps_its_parameters():
     for parts in found:
         for part, one in zip(parts, wanted, strict=True):
             torch.testing.assert_close(torch.cat(part.columns, dim=1), one)
+
+
+def test_a_module_with_a_sparse_buffer_is_copied():
+    (model := module()).register_buffer("edges", torch.eye(3).to_sparse())
+    copied = build_network(ModelSpec("own:module"), 3, module=model)
+    edges = dict(copied.named_buffers())["edges"]
+    assert edges is not dict(model.named_buffers())["edges"]
 
 
 def tokens():
