@@ -249,9 +249,7 @@ def pixel_scale(
     """
     config: Any = None
     if spec.of_timm:
-        timm = import_timm()
-        known = timm.is_model(spec.model)
-        config = timm.get_pretrained_cfg(spec.model) if known else None
+        config = import_timm().get_pretrained_cfg(spec.model)
     own = ((0.5,), (0.25,)) if config is None else (config.mean, config.std)
     beside = config_beside(Path(spec.weights)) if spec.weights else None
     if config is not None and beside and beside["architecture"] == config.architecture:
@@ -297,8 +295,10 @@ def refuse_hooks(modules: Iterable[nn.Module]) -> None:
     The mode of a default device is torch's own. `modules` are the network's layers, and
     other modules that a loss calls.
     """
-    modes = _get_current_dispatch_mode_stack()
-    for mode in [*_get_current_function_mode_stack(), *modes]:
+    for mode in (
+        *_get_current_function_mode_stack(),
+        *_get_current_dispatch_mode_stack(),
+    ):
         if not isinstance(mode, DeviceContext):
             raise ValueError(
                 f"torch has a mode ({type(mode).__name__}) that would see the rows of "

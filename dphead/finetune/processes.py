@@ -102,7 +102,7 @@ def usable_device(device: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise ValueError(
             f"--device must be a device that torch can use, got {device!r}: "
             f"{first_line(error)}. Use cpu, cuda or cuda:N."
