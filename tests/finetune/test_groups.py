@@ -144,7 +144,9 @@ def test_parts_and_chunks_add_to_the_sum_of_all_groups():
     rows = rows_of(*data)
     half = rows.n_rows // 2
     parts = [rows.part(0, half), rows.part(half, rows.n_rows)]
-    assert_array_equal(total(net, rows), sum(total(net, p, chunk=1) for p in parts))
+    found = sum(total(net, part, chunk=1) for part in parts)
+    # other kernels for a chunk of one group: a few of a million parts for each group
+    np.testing.assert_allclose(found, total(net, rows), rtol=0, atol=100)
     assert rows.part(0, rows.n_rows).digest() == rows.digest() != parts[0].digest()
 
 
