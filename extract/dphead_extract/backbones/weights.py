@@ -82,7 +82,12 @@ def _misfit(model: nn.Module, state: dict[str, torch.Tensor], found: str) -> str
     # timm's name of the last layer, or names if there are several such layers
     last = tuple(f"{n}." for n in ([names] if isinstance(names, str) else names))
     file, own = (
-        {name: value.shape for name, value in tensors.items()}
+        # torch ignores these counts of old batch norms
+        {
+            name: value.shape
+            for name, value in tensors.items()
+            if not name.endswith("num_batches_tracked")
+        }
         for tensors in (state, model.state_dict())
     )
     key = f"{last[0]}weight" if last else ""
