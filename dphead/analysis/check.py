@@ -315,7 +315,7 @@ def about_classes(
     public = test is not None and report["test_is"] == "public"
     named = never_predicted(test) if test and public else []
     if others := [k for k in unshown or () if k not in named]:
-        yield f"{name_unshown(report, others)}. Measure them with `dphead evaluate`"
+        yield f"{_name_unshown(report, others)}. Measure them with `dphead evaluate`"
 
 
 def measure_classes(report: dict[str, Any]) -> str:
@@ -326,7 +326,7 @@ def measure_classes(report: dict[str, Any]) -> str:
     return f"{text}, or fit auto with --per-class-share 0.05 (`per_class_share`)"
 
 
-def name_unshown(report: dict[str, Any], classes: list[int]) -> str:
+def _name_unshown(report: dict[str, Any], classes: list[int]) -> str:
     """Return text that names these classes of `unshown_classes`."""
     shown = ", or ".join(_shown(report))
     names = [str(report["data"]["class_names"][k]) for k in classes[:_NAMED]]
@@ -353,7 +353,7 @@ def _of_classes(run: FinishedRun) -> Iterator[Finding]:
         thing = name_unit_in(run.report)
         yield Finding(
             "class not shown predicted",
-            name_unshown(run.report, unshown),
+            _name_unshown(run.report, unshown),
             MISSED,
             f"Measure each class on your own test {thing}s with `dphead evaluate`. If "
             f"one is missed, fit again with {help_missed(run.report)}",

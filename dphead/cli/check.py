@@ -71,9 +71,9 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
         )
     else:
         say("Data set", *total)
-        say("This run", recomputed(finished.report["guarantee"]))
+        say("This run", _recomputed(finished.report["guarantee"]))
         for number, finding in enumerate(findings, 1):
-            click.echo(f"\n{listed(number, finding)}")
+            click.echo(f"\n{_listed(number, finding)}")
         for remark in remarks:
             say("Note", remark)
         if not findings:
@@ -105,7 +105,7 @@ def _spent_now(run: Any) -> str:
     )
 
 
-def recomputed(g: dict[str, Any]) -> str:
+def _recomputed(g: dict[str, Any]) -> str:
     """Describe the recomputed guarantee."""
     private = "" if g["private"] else " (NOT PRIVATE)"
     return (
@@ -115,7 +115,7 @@ def recomputed(g: dict[str, Any]) -> str:
     )
 
 
-def listed(number: int, finding: Any) -> str:
+def _listed(number: int, finding: Any) -> str:
     """Return a finding as text, with its number, fix and reason."""
     first = section(f"{number}", [f"{finding.name}: {finding.what}."])
     fix = section("   Fix", [f"{finding.todo}."])

@@ -184,7 +184,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
                 f"{tied(f'{middle:.1f} %')} expected on {name_new(report)} (90 % "
                 f"interval: {between}), from released numbers only{publish}"
             )
-    yield from worst_class(report)
+    yield from _worst_class(report)
     if report.get("balanced") is False:
         yield (
             "Not balanced: released counts do not show that classes differ in size, or "
@@ -269,7 +269,7 @@ def shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
     return [*lines, f"and {rest:,} more classes; --json lists all"] if rest else lines
 
 
-def worst_class(report: dict[str, Any]) -> Iterator[str]:
+def _worst_class(report: dict[str, Any]) -> Iterator[str]:
     """State the mean and the lowest of the released class accuracies, if any."""
     found = report.get("class_accuracy")
     if found is None:

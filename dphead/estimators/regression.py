@@ -132,7 +132,7 @@ class DPRegressor(RegressorMixin, HeadEstimator):
         clips = private and self.row_norm is None
         scaled = clipped_target(target, middle, half)
         with np.errstate(all="ignore"):  # a signaling NaN would cause a warning
-            features = within_unit(x) if clips else x
+            features = _within_unit(x) if clips else x
             rows = np.column_stack([features, scaled * solver.column_size])
         given = label_column(y)
 
@@ -195,7 +195,7 @@ class DPRegressor(RegressorMixin, HeadEstimator):
         return tags
 
 
-def within_unit(x: np.ndarray) -> np.ndarray:
+def _within_unit(x: np.ndarray) -> np.ndarray:
     """Return rows (n, d) in float32, with those longer than 1 scaled to norm 1.
 
     Rows of norm 1, up to float32's rounding, stay as they are. Rows that are not finite

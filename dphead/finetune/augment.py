@@ -146,7 +146,7 @@ def _blurred(x: Tensor, sd: Tensor) -> Tensor:
     return x
 
 
-def ours(x: Tensor, u: Tensor) -> Tensor:
+def _ours(x: Tensor, u: Tensor) -> Tensor:
     """Apply TAN23's "OURS": crop, flip, and light color jitter [TAN23 section 4.2].
 
     The crop follows padding by reflection (20 pixels of 224). The paper does not state
@@ -156,7 +156,7 @@ def ours(x: Tensor, u: Tensor) -> Tensor:
     return jitter(crop_flip(x, u, pad), u[:, 4:], light=0.2, hue=0.0)
 
 
-def simclr(x: Tensor, u: Tensor) -> Tensor:
+def _simclr(x: Tensor, u: Tensor) -> Tensor:
     """Apply "SimCLR": resized crop, flip, strong color jitter, gray and blur.
 
     Jitter has probability 0.8, gray 0.2, and blur 0.5 (images from 64 pixels on).
@@ -183,8 +183,8 @@ def _where(chosen: Tensor, a: Tensor, b: Tensor) -> Tensor:
 AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "crop": crop_flip,
     "rrc": resized_crop,
-    "ours": ours,
-    "simclr": simclr,
+    "ours": _ours,
+    "simclr": _simclr,
 }
 
 

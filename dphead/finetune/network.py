@@ -522,7 +522,7 @@ class TorchSums:
 
     def _take(self, ask: SumTask) -> StepParams:
         """Set the network to the weights of the request, and return its parameters."""
-        params, weights = own_step(self.network, ask)
+        params, weights = _own_step(self.network, ask)
         if params is not self._params:
             self._gradients.set(torch.from_numpy(weights).to(self.network.device))
             self._params = params
@@ -597,7 +597,7 @@ class TorchSums:
         return self._gradients.parts(views, labels, weights), counts[:, 0] > 0
 
 
-def own_step(network: Network, ask: SumTask) -> tuple[StepParams, np.ndarray]:
+def _own_step(network: Network, ask: SumTask) -> tuple[StepParams, np.ndarray]:
     """Return the request's step parameters and weights.
 
     Raises ValueError unless the request is for this network's own gradient.

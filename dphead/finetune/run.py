@@ -134,7 +134,7 @@ def finetune(
         network = _network(options, data)
         if hosts is not None:
             hosts.wait()  # process 0 reads all images, which may take hours
-            agree(hosts, facts_to_agree(options, data, network))
+            agree(hosts, _facts_to_agree(options, data, network))
         tell("computing the omitted setting from the budget")
         # plan first, because the checks of the sums take up to a minute
         target = options.target("auto", *options.groups)
@@ -196,7 +196,7 @@ def _sums(
     return sums or TorchSums(network, chunk=chunk)
 
 
-def facts_to_agree(
+def _facts_to_agree(
     options: FinetuneOptions, data: Data, network: Network
 ) -> dict[str, str | list[str]]:
     """Return what must be equal on all processes of a run (`agree`)."""

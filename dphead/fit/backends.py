@@ -9,7 +9,7 @@ from dphead.sums import kernels
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import BlockSum, ReferenceSums
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Backend = Literal["auto", "numpy", "jax"]
 _PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
 
@@ -55,7 +55,7 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
     return JaxSums(), devices // 2
 
 
-def on_device(solver: Solver[T], backend: str) -> Solver[T]:
+def on_device(solver: Solver[_T], backend: str) -> Solver[_T]:
     """Return a solver that computes with jax arrays, if the backend is JAX.
 
     A solver of another package computes with numpy, unless it sets `takes_jax`.

@@ -29,88 +29,88 @@ from dphead.solvers.settings import (
 TUNING = ("none", "post-processing", "public data", "charged", "NOT ACCOUNTED")
 
 # sections of the commands' help
-files_option = partial(Option, section="Files")
-guarantee_option = partial(Option, section="Guarantee")
-method_option = partial(Option, section="Method")
+_files_option = partial(Option, section="Files")
+_guarantee_option = partial(Option, section="Guarantee")
+_method_option = partial(Option, section="Method")
 memory_option = partial(Option, section="Memory, devices and processes")
 
-EPSILON = guarantee_option(
+EPSILON = _guarantee_option(
     "Epsilon that this fit spends. inf means no noise and no privacy.",
     Range("positive (inf: not private)", lambda v: v > 0),
     flags=("-e", "--epsilon"),
     resumed=True,
 )
-DELTA = guarantee_option(
+DELTA = _guarantee_option(
     "Probability that the guarantee fails, below 1/n for n images or groups. Default: "
     "the delta of --preset, else 1e-5.",
     SHARE,
     resumed=True,
 )
-RELATION = guarantee_option(
+RELATION = _guarantee_option(
     "Neighboring relation. Neighboring data sets differ in one image, which is zeroed "
     "out, added or removed, or replaced.",
     choices=RELATIONS,
     resumed=True,
 )
-NOMINAL_N = guarantee_option(
+NOMINAL_N = _guarantee_option(
     "Public number near the number of images. Only --relation add_remove needs this "
     "number, because the number of images is then private.",
     AT_LEAST_ONE,
     resumed=True,
 )
-GROUP_CAP = guarantee_option(
+GROUP_CAP = _guarantee_option(
     "Protect groups (patients), and use at most this many images of each group.",
     AT_LEAST_ONE,
     resumed=True,
 )
-GROUP_MEAN = guarantee_option(
+GROUP_MEAN = _guarantee_option(
     "For each group and class, use the mean of the features instead of single images. "
     "At most --group-cap classes of a group count.",
     resumed=True,
 )
-PROTECT = guarantee_option(
+PROTECT = _guarantee_option(
     "Protect single images although the source has groups (people)."
 )
-LEDGER = guarantee_option(
+_LEDGER = _guarantee_option(
     "Ledger to charge: a file, or a team's postgresql:// URL. Default: DPHEAD_LEDGER, "
     "else the data set's own file in DPHEAD_HOME.",
     shared=False,
 )
-ACCOUNTANT = guarantee_option(
+ACCOUNTANT = _guarantee_option(
     "Accountant that calibrates the noise. Default: the accountant of the method.",
     choices=ACCOUNTANTS,
     resumed=True,
 )
-ALLOW_LARGE_DELTA = guarantee_option("Accept a delta of 1/n or more.")
-SEED = guarantee_option(
+ALLOW_LARGE_DELTA = _guarantee_option("Accept a delta of 1/n or more.")
+_SEED = _guarantee_option(
     "Seed of the noise, for tests. The result is NOT private. Needs "
     "--i-know-this-is-not-private.",
     NOT_NEGATIVE,
     resumed=True,
 )
-METHOD = method_option(
+_METHOD = _method_option(
     "Training method. auto has no hyperparameters to set. If --preset names settings "
     "of one method, auto selects that method. `dphead fit --method NAME --help` lists "
     "the settings of a method.",
     choices=method_names,
     resumed=True,
 )
-PRESET = method_option(
+PRESET = _method_option(
     "Preset with a paper's settings: fc23, tb21, tb21-mnist, tb21-cifar10, de22, ..."
 )
-AXES_FROM = method_option(
+_AXES_FROM = _method_option(
     "Features file of public images by the same backbone. With few training images, "
     "the head uses the principal axes of the public images only.",
     existing="a features file",
     shared=False,
 )
-AXES_COUNT = method_option(
+AXES_COUNT = _method_option(
     "Number of axes of --axes-from. Default: by the number of training images, the "
     "classes and the noise; none if they would not help.",
     AT_LEAST_ONE,
     resumed=True,
 )
-SET = method_option(
+_SET = _method_option(
     "Set a hyperparameter of --method, such as batch_size=4096.",
     flags=("--set",),
     read=named_settings,
@@ -124,7 +124,7 @@ MEMORY = memory_option(
     metavar="SIZE",
     shared=False,
 )
-FEATURES = files_option(
+FEATURES = _files_option(
     "Features file.", flags=("FEATURES",), existing="a features file", shared=False
 )
 
@@ -188,7 +188,7 @@ class RunOptions:
     features: Annotated[Path, FEATURES]
     out: Annotated[
         Path,
-        files_option(
+        _files_option(
             "Run folder to create.",
             flags=("-o", "--output"),
             kept=False,
@@ -197,11 +197,11 @@ class RunOptions:
     ]
     split: Annotated[
         str | None,
-        files_option("Split to train on. Required if the source has several splits."),
+        _files_option("Split to train on. Required if the source has several splits."),
     ] = None
     test: Annotated[
         Path | None,
-        files_option(
+        _files_option(
             "Source of test images, of the same kind as the training source. Default: "
             "the training source, if --test-split is given.",
             existing="the test images",
@@ -210,7 +210,7 @@ class RunOptions:
     ] = None
     test_split: Annotated[
         str | None,
-        files_option(
+        _files_option(
             "Name of the test split, in the source of --test or in the training "
             "source.",
             shared=False,
@@ -218,7 +218,7 @@ class RunOptions:
     ] = None
     test_is: Annotated[
         Literal["private", "public"],
-        files_option(
+        _files_option(
             "Whether the test images need protection. public: they need none, and the "
             "report includes the accuracy on the test images.",
             shared=False,
@@ -229,11 +229,11 @@ class RunOptions:
     relation: Annotated[str, RELATION] = RELATIONS[0]
     nominal_n: Annotated[int | None, NOMINAL_N] = None
     protect: Annotated[Literal["image"] | None, PROTECT] = None
-    ledger: Annotated[Path | str | None, LEDGER] = None
+    ledger: Annotated[Path | str | None, _LEDGER] = None
     accountant: Annotated[str | None, ACCOUNTANT] = None
     tuning: Annotated[
         str | None,
-        guarantee_option(
+        _guarantee_option(
             "Statement in the report on how the settings were chosen. Default: none "
             "for the first head of a data set with default settings, else NOT "
             "ACCOUNTED.",
@@ -244,19 +244,19 @@ class RunOptions:
     allow_large_delta: Annotated[bool, ALLOW_LARGE_DELTA] = False
     not_private: Annotated[
         bool,
-        guarantee_option(
+        _guarantee_option(
             "Confirm a fit with --epsilon inf or --seed. The ledger's total is "
             "infinite from then on.",
             flags=("--i-know-this-is-not-private",),
             kept=False,
         ),
     ] = False
-    seed: Annotated[int | None, SEED] = None
+    seed: Annotated[int | None, _SEED] = None
     preset: Annotated[str | None, PRESET] = None
     memory: Annotated[int | None, MEMORY] = None
     config: Annotated[
         str | None,
-        files_option(
+        _files_option(
             "TOML file of options, such as a run's run.toml. Typed options override "
             "it.",
             kept=False,
@@ -295,17 +295,17 @@ class FitOptions(RunOptions):
 
     classes: Annotated[
         tuple[str, ...] | None,
-        files_option(
+        _files_option(
             "Public class names, such as a,b,c, if the file declares no classes.",
             read=several_names,
         ),
     ] = None
     group_cap: Annotated[int | None, GROUP_CAP] = None
     group_mean: Annotated[bool, GROUP_MEAN] = False
-    method: Annotated[str, METHOD] = "auto"
-    axes_from: Annotated[Path | None, AXES_FROM] = None
+    method: Annotated[str, _METHOD] = "auto"
+    axes_from: Annotated[Path | None, _AXES_FROM] = None
     axes_count: Annotated[int | None, AXES_COUNT] = None
-    settings: Annotated[dict[str, Any], SET] = field(default_factory=dict)
+    settings: Annotated[dict[str, Any], _SET] = field(default_factory=dict)
     backend: Annotated[
         Literal["auto", "numpy", "jax", "reference"],
         memory_option(

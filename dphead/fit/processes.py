@@ -65,7 +65,7 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     try:
         jax.distributed.initialize(**known, initialization_timeout=int(place.timeout))
     except Exception as error:  # jax's own error class has no public name
-        die(
+        _die(
             2,
             f"not all processes reached {place.coordinator} within {place.timeout:g} s "
             f"({str(error).splitlines()[0][:200]}). Start each process with "
@@ -80,7 +80,7 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     except Exception as error:
         wrong = isinstance(error, ValueError | OSError)
         lost = isinstance(error, LostProcess)
-        die(2 if wrong and not lost else 1, str(error) or type(error).__name__)
+        _die(2 if wrong and not lost else 1, str(error) or type(error).__name__)
     jax.distributed.shutdown()
 
 
@@ -151,7 +151,7 @@ def software(*more: str) -> dict[str, str]:
     return {"version": " ".join(f"{name} {version(name)}" for name in names)}
 
 
-def die(code: int, text: str) -> None:
+def _die(code: int, text: str) -> None:
     """End the process at once with an exit code and a message.
 
     A regular shutdown of jax would wait for lost processes.

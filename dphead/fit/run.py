@@ -284,7 +284,7 @@ def _prepare(
     )
     if hosts is None:
         return fit
-    return replace(fit, agreed=facts_to_agree(fit, options, file))
+    return replace(fit, agreed=_facts_to_agree(fit, options, file))
 
 
 def measure(options: FitOptions, head: LinearHead, test: _TestRows | None) -> Tested:
@@ -321,7 +321,7 @@ def _write(
     )
 
 
-def facts_to_agree(
+def _facts_to_agree(
     fit: Fit[LinearHead], options: FitOptions, file: FeaturesFile
 ) -> dict[str, str | list[str]]:
     """Return what must be equal on all processes of a run (`agree`)."""

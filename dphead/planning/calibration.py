@@ -34,11 +34,11 @@ _ROUNDING = (
     1e-15  # first relative step to the safe side, doubled until the check passes
 )
 _LARGEST_LOG_SCALE = 200.0  # log of the noise factor at which the search gives up
-LEAST_COST, MOST_COST = 1e-12, 1e12  # keep logarithms of epsilon finite
+_LEAST_COST, _MOST_COST = 1e-12, 1e12  # keep logarithms of epsilon finite
 _FIRST_STEP = 0.5  # first and largest step in the logarithm of the noise
 # relative tolerance of the noise, for closed-form and RDP costs, for PLD, and for PLD
 # on a coarser grid
-TOLERANCE, PLD_TOLERANCE, COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
+_TOLERANCE, _PLD_TOLERANCE, _COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
 _COARSER = 10  # width of the coarser grid's cells relative to the finer grid
 
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
@@ -157,7 +157,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     return low
 
 
-def smallest_scale(
+def _smallest_scale(
     cost: Callable[[float], float],
     target: float,
     guess: float,
@@ -191,8 +191,8 @@ def smallest_scale(
     cost = lru_cache(cost)  # brentq evaluates both ends again
 
     def excess(log_scale: float) -> float:
-        found = max(cost(math.exp(log_scale)), LEAST_COST)
-        return math.log(min(found, MOST_COST) / target)
+        found = max(cost(math.exp(log_scale)), _LEAST_COST)
+        return math.log(min(found, _MOST_COST) / target)
 
     low = high = math.log(guess)
     sign = 1 if excess(low) > 0 else -1
@@ -320,7 +320,7 @@ def calibrate(
             scale, step = scale * (1 + step), 2 * step
         return scale
     if accountant in ("auto", "pld"):
-        guess = smallest_scale(roughly, epsilon, 1.0, COARSE_TOLERANCE)
-        step = 4 * PLD_TOLERANCE
-        return smallest_scale(cost, epsilon, guess, PLD_TOLERANCE, step)
-    return smallest_scale(cost, epsilon, 1.0, TOLERANCE)
+        guess = _smallest_scale(roughly, epsilon, 1.0, _COARSE_TOLERANCE)
+        step = 4 * _PLD_TOLERANCE
+        return _smallest_scale(cost, epsilon, guess, _PLD_TOLERANCE, step)
+    return _smallest_scale(cost, epsilon, 1.0, _TOLERANCE)

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-GROUP = "dphead.solvers"  # group of entry points (docs/own-method.md)
+_GROUP = "dphead.solvers"  # group of entry points (docs/own-method.md)
 OURS = {  # name: module:class
     "auto": "dphead.solvers.auto:Auto",
     "dp-fc": "dphead.solvers.feature_covariance:DPFC",
@@ -111,6 +111,6 @@ def _installed() -> dict[str, list[EntryPoint]]:
 def _read(_: Iterable[str]) -> dict[str, list[EntryPoint]]:
     """Return entry points by name, reading them again when sys.path changes."""
     found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group=_GROUP):
         found.setdefault(point.name, []).append(point)
     return found

@@ -45,13 +45,13 @@ LONGEST_STEP = 640.0
 # and the average gives less weight to the last steps; ablation, "the last iterate".
 _FAINT, _FAINT_CLASSES = 1.5, 20
 
-# Number of steps: STEPS at an n·mu of STEPS_AT, in proportion to n·mu, within bounds.
-# The lower bound is FEW_STEPS from FEW_STEPS_AT on, and falls to FEWEST_STEPS below.
+# Number of steps: _STEPS at an n·mu of _STEPS_AT, in proportion to n·mu, within bounds.
+# The lower bound is _FEW_STEPS from _FEW_STEPS_AT on, and falls to _FEWEST_STEPS below.
 # ablation, "30 steps": 0.2 to 0.6 points worse at ε = 4 and 8
-STEPS, STEPS_AT = 120, 1e4
+_STEPS, _STEPS_AT = 120, 1e4
 # ablation, "few rows": 60 steps are 0.5 to 2 points worse at an n·mu of 30 to 800, and
 # 30 are about 0.4 worse at 1,500
-FEWEST_STEPS, FEW_STEPS, FEW_STEPS_AT = 30, 60, 1.2e3
+_FEWEST_STEPS, _FEW_STEPS, _FEW_STEPS_AT = 30, 60, 1.2e3
 _MOST_STEPS = 100  # ablation, "120 steps": no better on CIFAR-10
 # From this number of features on, MOST_STEPS grows in proportion to the features;
 # ablation, "twice the steps": +0.2 to +0.3 points for ScatterNet's features.
@@ -73,7 +73,7 @@ _SCALE_FROM = 2
 
 # Share of mu² for the mean used for centering, if there are few rows; ablation, "the
 # center's share".
-CENTER_NOISE = 0.05  # target for the squared norm of the noise in a mean of unit rows
+_CENTER_NOISE = 0.05  # target for the squared norm of the noise in a mean of unit rows
 _MOST_CENTER_SHARE = 0.1
 
 # Longer steps if classes are well separated; ablation, "longer steps".
@@ -106,7 +106,7 @@ UNNOISED_INTERCEPT = 0.3  # a larger intercept costs nothing without noise; chos
 # Share of mu² spent on the count of training rows that the head classifies correctly.
 _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chosen
 # ablation, "few rows": a share of 0.1 cost up to 1.3 points
-LEAST_COUNT_SHARE, MOST_COUNT_SHARE = 0.01, 0.03
+_LEAST_COUNT_SHARE, _MOST_COUNT_SHARE = 0.01, 0.03
 # Parts of that share for the counts before and after balancing (`balancing`); chosen
 BEFORE_PART, AFTER_PART = 0.6, 0.2
 
@@ -160,8 +160,8 @@ def number_of_steps(facts: ProblemInfo) -> int:
     """Return the number of steps, proportional to n·μ within bounds."""
     signal = facts.mu * facts.n_rows
     most = _MOST_STEPS * max(1.0, facts.n_features / _MOST_STEPS_FEATURES)
-    few = max(FEWEST_STEPS, FEW_STEPS * min(1.0, signal / FEW_STEPS_AT))
-    return round(min(most, max(few, STEPS * signal / STEPS_AT)))
+    few = max(_FEWEST_STEPS, _FEW_STEPS * min(1.0, signal / _FEW_STEPS_AT))
+    return round(min(most, max(few, _STEPS * signal / _STEPS_AT)))
 
 
 def rate(
@@ -199,12 +199,12 @@ def rate(
 
 
 def center_share(facts: ProblemInfo, least: float) -> float:
-    """Return the share of μ² that brings the mean's noise down to CENTER_NOISE.
+    """Return the share of μ² that brings the mean's noise down to _CENTER_NOISE.
 
     The share is at least `least` and, unless `least` is larger, at most
     _MOST_CENTER_SHARE. It is 0 if `least` is 0.
     """
-    wanted = center_noise(facts, 1.0) / CENTER_NOISE if least else 0.0
+    wanted = center_noise(facts, 1.0) / _CENTER_NOISE if least else 0.0
     return max(least, min(_MOST_CENTER_SHARE, wanted))
 
 
@@ -220,8 +220,8 @@ def center_noise(facts: ProblemInfo, share: float) -> float:
 def count_share(facts: ProblemInfo) -> float:
     """Return the share of μ² that brings the count's noise down to _COUNT_SD.
 
-    The share is between LEAST_COUNT_SHARE and MOST_COUNT_SHARE.
+    The share is between _LEAST_COUNT_SHARE and _MOST_COUNT_SHARE.
     """
     # a count has noise 1/(mu sqrt(share)), relative to n
     wanted = (1 / _COUNT_SD / (facts.mu * facts.n_rows)) ** 2
-    return min(MOST_COUNT_SHARE, max(LEAST_COUNT_SHARE, wanted))
+    return min(_MOST_COUNT_SHARE, max(_LEAST_COUNT_SHARE, wanted))

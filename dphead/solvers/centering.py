@@ -90,7 +90,7 @@ class Centering:
             # The clip is far below 1, because the squares of a unit row have a small
             # norm unless one feature has nearly all of its length.
             squares = ChannelMoment(facts.n_classes, 2)
-            clip = square_clip(facts.n_features)
+            clip = _square_clip(facts.n_features)
             plan.append(
                 PlannedRelease(
                     "feature squares", squares, clip, weight=whole * self.scale_share
@@ -196,7 +196,7 @@ def typical_length(mean: np.ndarray) -> float:
     return 1.0 if squared >= 1 else float(np.sqrt(max(_SHORTEST**2, 1 - squared)))
 
 
-def square_clip(n_features: int) -> float:
+def _square_clip(n_features: int) -> float:
     """Return the clip norm for the squares of a unit row, at most 1.
 
     The result is twice the norm sqrt(3/d) of the squares if the d features are

@@ -47,7 +47,7 @@ class Expectation:
     @property
     def estimate(self) -> AccuracyEstimate:
         """Return the accuracy with its 90 % interval."""
-        return interval(*(self.careful or (self.accuracy, self.sd)), NORMAL_95)
+        return _interval(*(self.careful or (self.accuracy, self.sd)), NORMAL_95)
 
 
 def expected_accuracy(
@@ -88,17 +88,17 @@ def on_all_classes(
 ) -> Expectation:
     """Return the expected accuracy on new rows of all classes.
 
-    `overfit` and `_on_new` describe the parameters.
+    `_overfit` and `_on_new` describe the parameters.
     """
     chance = 1 / facts.n_classes
     most = max(0.0, seen - chance)
-    gap = min(overfit(facts, descent, seen, units), most)
+    gap = min(_overfit(facts, descent, seen, units), most)
     found = _on_new(facts, seen, noise, units, gap)
     careful = None
     if facts.n_classes <= FEW_CLASSES and facts.group_cap == 1:
         # Noise can make the accuracy look high and so the gap small: assume less.
         likely = max(chance, seen - noise)
-        gap = min(overfit(facts, descent, likely, units), most)
+        gap = min(_overfit(facts, descent, likely, units), most)
         careful = _on_new(facts, seen, noise, units, gap, known=gap)
     return Expectation(*found, careful=careful)
 
@@ -118,16 +118,16 @@ def expected_of_classes(
         own = Released(counts[:, None], answer.noise_sd)
         kept, seen, noise = counted(own, 0.0)
         # the head overfits all classes together, so `units` counts all rows
-        gap = overfit(facts, descent, seen, units)
+        gap = _overfit(facts, descent, seen, units)
         own_units = max(1.0, kept / facts.group_cap)
         found.append(_on_new(facts, seen, noise, own_units, gap))
-    each = tuple(interval(middle, sd, NORMAL_95) for middle, sd in found)
+    each = tuple(_interval(middle, sd, NORMAL_95) for middle, sd in found)
     mean, mean_sd = (sum(values) / len(found) for values in zip(*found, strict=True))
-    balanced = interval(mean, mean_sd, NORMAL_95)
+    balanced = _interval(mean, mean_sd, NORMAL_95)
     # Bonferroni: intervals that hold for all classes at once. The lowest of their
     # bounds is then a bound on the lowest accuracy.
     joint = float(ndtri(1 - (1 - float(ndtr(NORMAL_95))) / facts.n_classes))
-    bounds = [interval(middle, sd, joint) for middle, sd in found]
+    bounds = [_interval(middle, sd, joint) for middle, sd in found]
     weakest = min(range(len(each)), key=lambda position: each[position].accuracy)
     worst = AccuracyEstimate(
         each[weakest].accuracy,
@@ -173,7 +173,7 @@ def _on_new(
     return seen - gap, sd
 
 
-def interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
+def _interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
     """Return an estimate within middle ± deviations · sd, inside [0, 1]."""
     half = deviations * sd
     return AccuracyEstimate(middle, max(0.0, middle - half), min(1.0, middle + half))
@@ -208,7 +208,7 @@ def counted(answer: Released, least: float) -> tuple[float, float, float]:
     return kept, seen, answer.noise_sd * math.hypot(seen, 1 - seen) / kept
 
 
-def overfit(
+def _overfit(
     facts: ProblemInfo, descent: GradientDescent, seen: float, units: float
 ) -> float:
     """Return the gap in accuracy between training rows and new rows.

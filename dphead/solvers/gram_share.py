@@ -20,12 +20,12 @@ the share of the Gram matrix, and more classes lower it.
 from dphead.solvers.base import ProblemInfo
 
 # Rule of the share s: with q = n mu / m^_CLASSES_POWER, its odds s / (1 - s) are
-# ODDS q^POWER, times q / _SMALL if q is below _SMALL. The constants were fitted on
+# _ODDS q^_POWER, times q / _SMALL if q is below _SMALL. The constants were fitted on
 # held-out training rows of digits, CIFAR-10 and Gaussian classes: 2 to 100 classes, n
 # of 500 to 100,000, d of 16 to 1,280. A power of d gained nothing. No head lost 0.2
 # points (results/ablation, "the Gram matrix's share").
 _CLASSES_POWER = 1.5
-ODDS, POWER = 0.18, 0.25
+_ODDS, _POWER = 0.18, 0.25
 _SMALL = 9.0
 LEAST, MOST = 0.05, 0.55  # smallest and largest share in those fits
 
@@ -34,7 +34,7 @@ def gram_share(facts: ProblemInfo) -> float:
     """Return the fraction of the budget (μ²) for the Gram matrix."""
     # signal per class
     q = max(facts.n_rows, 1) * facts.mu / facts.n_classes**_CLASSES_POWER
-    odds = ODDS * q**POWER * min(1.0, q / _SMALL)
+    odds = _ODDS * q**_POWER * min(1.0, q / _SMALL)
     # without noise, odds are infinite, and 1 - 1/(1 + odds) is 1 where odds/(1 + odds)
     # would be NaN
     return max(LEAST, min(1 - 1 / (1 + odds), MOST))

@@ -10,9 +10,9 @@ from dphead.privacy.contract import Released
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver
 from dphead.solvers.head import LinearHead
 
-# Let r be the rows of a class times μ. A fit gets FEW_AXES axes if r is below _FEW,
-# else MORE_AXES; results/axes, on CIFAR-10.
-_FEW, FEW_AXES, MORE_AXES = 20, 60, 200
+# Let r be the rows of a class times μ. A fit gets _FEW_AXES axes if r is below _FEW,
+# else _MORE_AXES; results/axes, on CIFAR-10.
+_FEW, _FEW_AXES, _MORE_AXES = 20, 60, 200
 # No axes if r / sqrt(columns) is at least this: axes lost up to 4 points there; the
 # same table.
 _ENOUGH = 1.7
@@ -25,7 +25,7 @@ def number_of_axes(facts: ProblemInfo) -> int:
     The number follows from public sizes and the budget.
     """
     strength = facts.n_rows / facts.n_classes * facts.mu
-    count = FEW_AXES if strength < _FEW else MORE_AXES
+    count = _FEW_AXES if strength < _FEW else _MORE_AXES
     enough = strength >= _ENOUGH * math.sqrt(facts.n_features)
     return 0 if enough or facts.n_features < _LEAST_COLUMNS * count else count
 

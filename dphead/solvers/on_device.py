@@ -11,14 +11,14 @@ import numpy as np
 from dphead.privacy.contract import Released
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver, changed
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class OnDevice(Generic[T]):
+class OnDevice(Generic[_T]):
     """Give a solver its released values as jax arrays, in float64."""
 
-    solver: Solver[T]
+    solver: Solver[_T]
 
     @property
     def name(self) -> str:
@@ -29,7 +29,7 @@ class OnDevice(Generic[T]):
         """Return the solver's plan."""
         return self.solver.plan(facts)
 
-    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, T]:
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, _T]:
         """Pass the solver's requests on, and return what it returns."""
         steps: Any = self.solver.solve(facts)  # None begins a generator
         answer: Any = None

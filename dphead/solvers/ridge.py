@@ -17,12 +17,12 @@ RIDGE_WITHOUT_NOISE = 1e-4
 WIDEST_SPECTRUM = 2048
 # Shares of the noise's spectral edge: trials on training rows of CIFAR-10 and digits,
 # not stored. The first is within 0.25 points of the best λ of 25 (results/ablation).
-EDGE_SHARE, EDGE_SHARE_WIDE = 0.6, 1.2
+_EDGE_SHARE, _EDGE_SHARE_WIDE = 0.6, 1.2
 # lower bound on eigenvalues, as a multiple of the ridge; chosen
 FLOOR_OVER_RIDGE = -0.5
 # Growth of a ridge while the matrix is indefinite: a factor, and a part of the trace so
 # that a ridge of 0 grows too; chosen.
-GROWTH, GROWTH_OF_TRACE = 1.25, 1e-12
+_GROWTH, _GROWTH_OF_TRACE = 1.25, 1e-12
 
 
 def spectral_edge(gram_sd: float, width: int) -> float:
@@ -48,8 +48,8 @@ def ridge_for(
     ridge : float or None
         The user's ridge, in units of the mean Gram matrix. None uses the rule below.
     share : float, optional
-        Share of the noise's spectral edge for the rule. None uses EDGE_SHARE, or
-        EDGE_SHARE_WIDE above WIDEST_SPECTRUM features.
+        Share of the noise's spectral edge for the rule. None uses _EDGE_SHARE, or
+        _EDGE_SHARE_WIDE above WIDEST_SPECTRUM features.
 
     Notes
     -----
@@ -60,7 +60,7 @@ def ridge_for(
         return ridge * facts.n_rows
     if share is None:
         narrow = facts.n_features <= WIDEST_SPECTRUM
-        share = EDGE_SHARE if narrow else EDGE_SHARE_WIDE
+        share = _EDGE_SHARE if narrow else _EDGE_SHARE_WIDE
     # even without noise, because features can be linearly dependent
     least = RIDGE_WITHOUT_NOISE * facts.n_rows
     return least + spectral_edge(share * gram_sd, facts.n_features)
@@ -99,7 +99,7 @@ class RidgeSolver:
             # with floor = -ridge/2, no eigenvalue of gram + ridge is below ridge/2
             gram = (vectors * xp.maximum(values, self.floor)) @ vectors.T
         while (factor := _factored(gram + ridge * eye)) is None:
-            ridge = GROWTH * ridge + GROWTH_OF_TRACE * float(abs(gram.trace()))
+            ridge = _GROWTH * ridge + _GROWTH_OF_TRACE * float(abs(gram.trace()))
         self._factor, self.ridge = factor, ridge
 
     def __call__(self, right: np.ndarray) -> Any:

@@ -15,7 +15,7 @@ from dphead.solvers.ridge import FLOOR_OVER_RIDGE, spectral_edge
 _N_CANDIDATES = 25  # number of λ to try; chosen
 MOST_COLUMNS = 4096  # widest matrix with computed eigenvalues; chosen
 # smallest λ, as a share of the edge of the noise's spectrum, and of n; chosen
-LEAST_EDGE_SHARE, LEAST_OF_ROWS = 0.3, 1e-4
+_LEAST_EDGE_SHARE, _LEAST_OF_ROWS = 0.3, 1e-4
 _LEAST_RANGE = 10  # the largest λ is at least this many times the smallest one; chosen
 
 
@@ -97,12 +97,12 @@ class SpectralRidge:
 def candidates(n_rows: float, gram_sd: float, n_features: int) -> np.ndarray:
     """Return the λ to try, from the smallest to the largest.
 
-    The smallest λ is LEAST_EDGE_SHARE of the edge of the noise's spectrum, and at least
-    LEAST_OF_ROWS n. The largest λ is n, where W is nearly the class-sum head, or
+    The smallest λ is _LEAST_EDGE_SHARE of the edge of the noise's spectrum, and at
+    least _LEAST_OF_ROWS n. The largest λ is n, where W is nearly the class-sum head, or
     _LEAST_RANGE times the smallest λ if this is larger.
     """
     # far below the edge, the estimate is too noisy to compare values of λ (claim S)
-    edge = spectral_edge(LEAST_EDGE_SHARE * gram_sd, n_features)
-    low = max(LEAST_OF_ROWS * n_rows, edge)
+    edge = spectral_edge(_LEAST_EDGE_SHARE * gram_sd, n_features)
+    low = max(_LEAST_OF_ROWS * n_rows, edge)
     high = max(float(n_rows), _LEAST_RANGE * low)
     return np.geomspace(low, high, _N_CANDIDATES)

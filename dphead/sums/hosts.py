@@ -24,7 +24,7 @@ from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum, largest_norm
 
 # Commands from process 0 to the others.
-SUM, NORM, RELEASED = range(3)
+_SUM, _NORM, _RELEASED = range(3)
 _LONGEST_WAIT = 7 * 24 * 3600 * 1000  # longest wait in milliseconds; chosen
 
 
@@ -170,7 +170,7 @@ class Hosts:
         Parameters
         ----------
         kind : int
-            SUM, NORM or RELEASED. Only process 0's value is used.
+            _SUM, _NORM or _RELEASED. Only process 0's value is used.
         indices : ndarray of int or None
             Slots of the sample, or None for all. Only process 0's value is used.
         n_rows : int
@@ -194,7 +194,7 @@ class Hosts:
         # The others wait in `follow` for a command. A resumed run may release a
         # committed value without a sum, so tell them.
         if self.first:
-            self.next(RELEASED, None, n_rows)
+            self.next(_RELEASED, None, n_rows)
         # send value and noise_sd in one message, because each exchange takes a round
         # trip
         flat = np.append(released.value.ravel(), released.noise_sd)
@@ -271,13 +271,13 @@ class SumOfParts:
         self, tasks: Sequence[SumTask], block_sum: BlockSum, kept: KeptRows = NO_ROWS
     ) -> list[np.ndarray]:
         """Return the sums over all processes' rows, on each process."""
-        first = self._own_task(SUM, tasks[0])
+        first = self._own_task(_SUM, tasks[0])
         own = [replace(first, statistic=task.statistic) for task in tasks]
         return [self._hosts.total(one) for one in checked_sum(own, block_sum, kept)]
 
     def largest_norm(self, task: SumTask, block_sum: BlockSum) -> float:
         """Return the largest norm among the rows of all processes."""
-        norm = largest_norm(self._own_task(NORM, task), block_sum)
+        norm = largest_norm(self._own_task(_NORM, task), block_sum)
         # Send the float's bits, so that all processes get exactly the same clip norm: a
         # row at the norm must not be clipped on one of them.
         every = self._hosts.gathered(np.array([norm]).view(np.int64))
@@ -339,14 +339,14 @@ def follow(tasks: Sequence[SumTask], summer: Any, hosts: Hosts) -> Iterator[Rele
     assert rows is not None
     n_rows, released = rows.n_rows, 0
     while released < len(tasks):
-        kind, indices = hosts.next(RELEASED, None, n_rows)
-        if kind == RELEASED:
+        kind, indices = hosts.next(_RELEASED, None, n_rows)
+        if kind == _RELEASED:
             shape = tasks[released].shape(rows.n_features)
             yield hosts.share(Released(np.zeros(shape), 0.0), n_rows)
             released += 1
             continue
         tasks = [replace(task, indices=indices) for task in tasks]
-        if kind == NORM:
+        if kind == _NORM:
             # the same clip norm as `release` uses for fits without noise
             task = tasks[released]
             norm = summer.largest_norm(task)

@@ -10,8 +10,8 @@ from dphead.analysis.card.risk import CURVE_RATES, Limits
 from dphead.analysis.tradeoff import REPORTED_RATES
 from dphead.privacy.rounding import percent_up
 
-WIDTH, HEIGHT = 360, 244  # size of a picture in pixels; a choice
-LEFT, RIGHT, TOP, BOTTOM = 46, 18, 22, 34  # margins
+_WIDTH, _HEIGHT = 360, 244  # size of a picture in pixels; a choice
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 18, 22, 34  # margins
 _LABELED = (1.0,)  # epsilons of further curves, beside the run's curve
 _DECADES = 4  # decades of each axis, from 0.01 % to 100 %; chosen
 
@@ -46,12 +46,12 @@ def curve_of(limits: list[Limits]) -> dict[str, Any]:
         "others": others,
         "x_ticks": [{"at": _x(p), "text": f"{100 * p:g} %"} for p in powers],
         "y_ticks": [{"at": _y(p), "text": f"{100 * p:g} %"} for p in powers],
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "bottom": HEIGHT - BOTTOM,
-        "right": WIDTH - RIGHT,
-        "top": TOP,
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "left": _LEFT,
+        "bottom": _HEIGHT - _BOTTOM,
+        "right": _WIDTH - _RIGHT,
+        "top": _TOP,
     }
 
 
@@ -68,8 +68,8 @@ def _along(rate: float) -> float:
 
 
 def _x(rate: float) -> float:
-    return LEFT + _along(rate) * (WIDTH - LEFT - RIGHT)
+    return _LEFT + _along(rate) * (_WIDTH - _LEFT - _RIGHT)
 
 
 def _y(hit: float) -> float:
-    return HEIGHT - BOTTOM - _along(hit) * (HEIGHT - TOP - BOTTOM)
+    return _HEIGHT - _BOTTOM - _along(hit) * (_HEIGHT - _TOP - _BOTTOM)

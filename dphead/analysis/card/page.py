@@ -46,7 +46,7 @@ _WIDTH = 100  # columns of prose in Markdown; chosen
 
 
 @dataclass(frozen=True)
-class Bar:
+class _Bar:
     """Hold a fraction as value and text, with an optional interval."""
 
     name: str
@@ -184,9 +184,9 @@ def _environment() -> Any:
         "spent": rounded_up,
         "down": rounded_down,
         "declared": as_declared,
-        "number": number,
-        "wrap": wrapped,
-        "cell": cell,
+        "number": _number,
+        "wrap": _wrapped,
+        "cell": _cell,
     }
     return found
 
@@ -196,7 +196,7 @@ def template(name: str) -> Any:
     return _environment().get_template(name)
 
 
-def wrapped(text: str, indent: int = 0) -> str:
+def _wrapped(text: str, indent: int = 0) -> str:
     """Return prose in lines of 100 columns, at an indentation of `indent` characters.
 
     With indent 2, lines after the first are indented too.
@@ -211,7 +211,7 @@ def wrapped(text: str, indent: int = 0) -> str:
     return filled[indent:]
 
 
-def cell(text: str) -> str:
+def _cell(text: str) -> str:
     """Return text for Markdown, safe in a table cell too.
 
     `&`, `<` and `|` are escaped, and a line break becomes a space.
@@ -220,7 +220,7 @@ def cell(text: str) -> str:
     return safe.replace("|", "\\|").replace("\n", " ")
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def _number(value: float | None, digits: int = 4) -> str:
     """Return a number (not a bound) with `digits` significant digits."""
     return "–" if value is None else f"{value:.{digits}g}"
 
@@ -230,7 +230,7 @@ def _percent(share: float, decimals: int = 1) -> str:
     return f"{100 * share:.{decimals}f} %"
 
 
-def _budget_bar(report: dict[str, Any]) -> Bar | None:
+def _budget_bar(report: dict[str, Any]) -> _Bar | None:
     """Return the fraction of the budget spent by all fits, or None."""
     ledger = report["ledger"]
     budget, total = ledger["budget"], ledger["total_epsilon"]
@@ -238,10 +238,10 @@ def _budget_bar(report: dict[str, Any]) -> Bar | None:
         return None
     share = min(1.0, total / budget["epsilon"]) if math.isfinite(total) else 1.0
     text = f"ε = {rounded_up(total)} of {as_declared(budget['epsilon'])}"
-    return Bar("spent", share, text)
+    return _Bar("spent", share, text)
 
 
-def expected_bar(report: dict[str, Any]) -> Bar | None:
+def expected_bar(report: dict[str, Any]) -> _Bar | None:
     """Return the privately released accuracy with its interval, or None."""
     found = report["expected_accuracy"]
     if found is None:
@@ -252,7 +252,7 @@ def expected_bar(report: dict[str, Any]) -> Bar | None:
     return replace(bar, text=vague) if is_vague(found) else bar
 
 
-def test_bar(report: dict[str, Any]) -> Bar | None:
+def test_bar(report: dict[str, Any]) -> _Bar | None:
     """Return the accuracy on public test rows, or None."""
     test = report["test"]
     if test is None:
@@ -262,10 +262,10 @@ def test_bar(report: dict[str, Any]) -> Bar | None:
     text = (
         f"{_percent(value, 2)} ± {_percent(error, 2)}, on {test['n']:,} public {things}"
     )
-    return Bar(f"on public test {things}", value, text)
+    return _Bar(f"on public test {things}", value, text)
 
 
-def class_bars(report: dict[str, Any]) -> list[Bar]:
+def class_bars(report: dict[str, Any]) -> list[_Bar]:
     """Return the accuracy of each class, lowest first.
 
     If test rows are public, the values are exact. Otherwise they are the released
@@ -276,7 +276,7 @@ def class_bars(report: dict[str, Any]) -> list[Bar]:
     if test is not None:
         rows = zip(names, test["per_class_accuracy"], test["per_class_n"], strict=True)
         bars = [
-            Bar(name, value, f"{_percent(value, 0)} of {n:,}")
+            _Bar(name, value, f"{_percent(value, 0)} of {n:,}")
             for name, value, n in rows
             if n > 0
         ]
@@ -290,8 +290,8 @@ def class_bars(report: dict[str, Any]) -> list[Bar]:
     return sorted(bars, key=lambda bar: bar.value)
 
 
-def _interval_bar(name: str, found: dict[str, float]) -> Bar:
+def _interval_bar(name: str, found: dict[str, float]) -> _Bar:
     """Return a released accuracy with its 90 % interval."""
     value, low, high = (found[key] for key in ("accuracy", "low", "high"))
     text = f"{_percent(value)} (90 %: {_percent(low)} to {_percent(high)})"
-    return Bar(name, value, text, low, high)
+    return _Bar(name, value, text, low, high)

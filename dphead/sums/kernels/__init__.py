@@ -78,7 +78,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def load(name: str) -> CDLL | None:
+def _load(name: str) -> CDLL | None:
     """Return the library for an instruction set, or None if none fits.
 
     A library fits if it was compiled from the C sources beside it. The name is plain,
@@ -96,11 +96,11 @@ def load(name: str) -> CDLL | None:
 
 def libraries() -> Iterator[CDLL]:
     """Yield the libraries that this processor can run, the best one first."""
-    plain = load("plain")
+    plain = _load("plain")
     if plain is None:
         return
     names = ("avx2", "avx512", "avx512vnni")[: plain.instruction_set()]
-    yield from filter(None, map(load, reversed(names)))
+    yield from filter(None, map(_load, reversed(names)))
     yield plain
 
 
@@ -109,7 +109,7 @@ library = next(libraries(), None)
 
 def stale() -> bool:
     """Return whether libraries were built, but do not fit the C sources."""
-    return (sources.FOLDER / "plain.abi3.so").exists() and load("plain") is None
+    return (sources.FOLDER / "plain.abi3.so").exists() and _load("plain") is None
 
 
 def _call(function: str, *arguments: Any) -> None:
