@@ -8,8 +8,8 @@ import numpy as np
 from dphead.privacy.transform import FINE_BITS, fine
 
 # Bits of an axis after the binary point. float32 holds such entries exactly up to 16.
-AXIS_BITS = 20
-_LARGEST = 2.0**24  # largest entry in units of 2**-AXIS_BITS, exact in float32
+_AXIS_BITS = 20
+_LARGEST = 2.0**24  # largest entry in units of 2**-_AXIS_BITS, exact in float32
 _TOGETHER = 1024  # rows that are mapped at a time, to limit memory; chosen
 
 
@@ -20,7 +20,7 @@ class PublicAxes:
     Parameters
     ----------
     values : ndarray of float, shape (n_features, n_axes)
-        One axis in each column. Entries are rounded to multiples of 2**-AXIS_BITS and
+        One axis in each column. Entries are rounded to multiples of 2**-_AXIS_BITS and
         kept as float32, which holds these multiples exactly.
 
     Raises
@@ -44,7 +44,7 @@ class PublicAxes:
                 f"{given.dtype} of shape {given.shape}. Use np.asarray(axes, float)."
             )
         with np.errstate(all="ignore"):
-            whole = np.rint(given.astype(np.float64) * 2.0**AXIS_BITS)
+            whole = np.rint(given.astype(np.float64) * 2.0**_AXIS_BITS)
             sizes = np.abs(whole)
             # a row's entries are at most 2**FINE_BITS, so no sum exceeds 2**53
             exact = (sizes.sum(axis=0) <= 2.0 ** (53 - FINE_BITS)).all()
@@ -54,7 +54,7 @@ class PublicAxes:
                 "axes must be finite and of a norm near 1, got entries up to "
                 f"{np.abs(given).max():g}. Divide each axis by its norm."
             )
-        own = (whole * 2.0**-AXIS_BITS).astype(np.float32)
+        own = (whole * 2.0**-_AXIS_BITS).astype(np.float32)
         own.flags.writeable = False
         object.__setattr__(self, "values", own)  # the class is frozen
 
@@ -84,13 +84,13 @@ class PublicAxes:
         of zeros stays zero.
         """
         out = np.empty((len(x), self.count), np.float32)
-        whole = self.values.astype(np.float64) * 2.0**AXIS_BITS
+        whole = self.values.astype(np.float64) * 2.0**_AXIS_BITS
         with np.errstate(all="ignore"):  # no warning may depend on a value
             for i in range(0, len(x), _TOGETHER):
                 part = np.asarray(x[i : i + _TOGETHER], np.float32)
                 rows = fine(part.astype(np.float64))
                 products = rows.integers @ whole  # exact in any order
-                products *= (rows.scale * 2.0**-AXIS_BITS)[:, None]
+                products *= (rows.scale * 2.0**-_AXIS_BITS)[:, None]
                 products[~rows.finite] = np.nan
                 out[i : i + len(part)] = products
         return out

@@ -36,7 +36,7 @@ from dphead.privacy.transform import (
 # measured.
 MOMENT_RADIUS = 2**20  # norm of the longest vector of channel moments
 COUNT_SCALE = 2**10  # integer of one counted row: much finer than any noise
-HESSIAN_SCALE = 2**6  # integer of a Hessian's largest weight p (1 - p), 1/4
+_HESSIAN_SCALE = 2**6  # integer of a Hessian's largest weight p (1 - p), 1/4
 
 
 @dataclass(frozen=True)
@@ -191,12 +191,12 @@ class SigmoidHessians(ClassGrams):
     matrices of all classes together.
     """
 
-    max_entry = HESSIAN_SCALE * RADIUS**2
+    max_entry = _HESSIAN_SCALE * RADIUS**2
     takes_sets = True  # the sum uses no label
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return the unit of a Gram matrix, divided by 4 HESSIAN_SCALE."""
-        return super().unit(clip_norm, append) / (4 * HESSIAN_SCALE)
+        """Return the unit of a Gram matrix, divided by 4 _HESSIAN_SCALE."""
+        return super().unit(clip_norm, append) / (4 * _HESSIAN_SCALE)
 
     @property
     def row_sq(self) -> int:  # type: ignore[override]
@@ -204,10 +204,10 @@ class SigmoidHessians(ClassGrams):
 
         Each of the n_classes weights is at most 1/4: claim H of proofs/sensitivity.md.
         """
-        return self.n_classes * HESSIAN_SCALE**2 * RADIUS**4
+        return self.n_classes * _HESSIAN_SCALE**2 * RADIUS**4
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return the rows, and weights 4 p (1 - p) in units of 1 / HESSIAN_SCALE.
+        """Return the rows, and weights 4 p (1 - p) in units of 1 / _HESSIAN_SCALE.
 
         The weights have shape (k, n_classes).
         """
@@ -215,10 +215,10 @@ class SigmoidHessians(ClassGrams):
         p = Sigmoid().predictions(xp, z, rate)
         # Whole numbers below 2**32, exact in float64.
         part = (p * (PROBABILITY_SCALE - p)).astype(xp.float64)
-        unit = 4.0 * HESSIAN_SCALE / PROBABILITY_SCALE**2
+        unit = 4.0 * _HESSIAN_SCALE / PROBABILITY_SCALE**2
         weight = xp.rint(part * unit)
         # The bound of claim H, checked for every weight.
-        known = (weight >= 0) & (weight <= float(HESSIAN_SCALE))
+        known = (weight >= 0) & (weight <= float(_HESSIAN_SCALE))
         weight = xp.where(known, weight, 0.0)
         weight = xp.where(chunk.keep[:, None], weight, 0.0)
         return chunk.rows.q, weight.astype(xp.int64)

@@ -190,7 +190,7 @@ def transformed(transform: RowTransform, x: np.ndarray) -> FineRows:
         # float32 to float64 is exact.
         rows = fine(np.asarray(x, np.float64))
         if transform.unit_norm:
-            rows = unit(rows)
+            rows = _unit(rows)
         if transform.center is None and transform.scale is None:
             return rows
         # Each line is one IEEE operation on one entry (proofs/exactness.md).
@@ -205,11 +205,11 @@ def transformed(transform: RowTransform, x: np.ndarray) -> FineRows:
         values[~rows.finite] = np.nan
         rows = fine(values)
         if transform.unit_norm and transform.center is not None:
-            rows = unit(rows)
+            rows = _unit(rows)
         return rows
 
 
-def unit(rows: FineRows) -> FineRows:
+def _unit(rows: FineRows) -> FineRows:
     """Return rows divided by their norm. A row of zeros stays zero."""
     # The integers stay; only the row's one float changes.
     scale = 1 / np.sqrt(np.maximum(rows.squared, 1))

@@ -53,7 +53,7 @@ LEAST_LOG_TAIL = -41.0  # 1e-18: probability beyond each end of one release's gr
 _TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
 LOOKUP_POINTS = 4096  # points x that bracket a loss first
 NEWTON_STEPS = 5  # enough steps to reach the rounding error, as measured
-COARSEST = 100  # largest factor on the width of the grid
+_COARSEST = 100  # largest factor on the width of the grid
 # largest number of mixture terms over all points of a release's grid
 _MAX_TERMS = 4_000_000
 _MAX_TABLE_ENTRIES = 4_000_000  # largest number of entries of a table of terms: 32 MB
@@ -106,7 +106,7 @@ def pld_epsilon(
     largest = bound(first, coarser)
     for direction in others:
         # Every width gives an upper bound, and a coarse grid takes little time.
-        if bound(direction, min(10 * coarser, COARSEST)) > largest:
+        if bound(direction, min(10 * coarser, _COARSEST)) > largest:
             largest = max(largest, bound(direction, coarser))
     return largest
 
@@ -147,8 +147,8 @@ def loss_distribution(
     Pessimistic: delta at every epsilon is never below the true one.
     """
     check(relation=relation)
-    known, finest = f"coarser must be 1 to {COARSEST}", "Use 1 for the finest grid."
-    require(1 <= coarser <= COARSEST, known, "coarser", coarser, finest)
+    known, finest = f"coarser must be 1 to {_COARSEST}", "Use 1 for the finest grid."
+    require(1 <= coarser <= _COARSEST, known, "coarser", coarser, finest)
     # All full batches together are one Gaussian mechanism.
     full_mu = total_mu([e for e in events if e.is_full]) or 0.0
     # Infinite noise releases nothing.

@@ -24,7 +24,7 @@ from dphead.privacy.ledger.store import AWAITS, IDENTITY, LedgerFile
 
 # columns of a release in its fit's digest
 _SEALED = ("sequence", "label", "noise_multiplier", "sampling_prob", "spec")
-Fit = tuple[Any, list[tuple[Any, ...]]]  # a row of `fits`, and its releases
+_Fit = tuple[Any, list[tuple[Any, ...]]]  # a row of `fits`, and its releases
 # Made once: SQLAlchemy takes longer to build a statement than SQLite to run it.
 _SEALS = select(SEALS.c.fits, SEALS.c.meta, SEALS.c.digest).order_by(SEALS.c.id)
 _LAST = select(SEALS.c.fits, SEALS.c.digest, SEALS.c.id).order_by(SEALS.c.id.desc())
@@ -72,7 +72,7 @@ def seal(file: LedgerFile) -> None:
     file.add(SEALS, new)
 
 
-def _charges(file: LedgerFile, first: int) -> tuple[list[Fit], bool]:
+def _charges(file: LedgerFile, first: int) -> tuple[list[_Fit], bool]:
     """Return the fits from index `first`, in order of charge, with their releases.
 
     Also return whether there are releases without a fit.
@@ -189,7 +189,7 @@ def _check_order(file: LedgerFile, reserved: dict[str, int]) -> None:
         done[fit_id] += state == "committed"
 
 
-def _chained(before: str, fits: int, meta: str, charges: list[Fit]) -> str:
+def _chained(before: str, fits: int, meta: str, charges: list[_Fit]) -> str:
     # `repr`: a damaged column may hold bytes, which JSON does not take.
     charged = _encode(
         [[fit for fit, _ in charges], [releases for _, releases in charges]]
