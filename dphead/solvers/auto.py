@@ -8,8 +8,6 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
-
 from dphead.privacy.statistics import (
     ClassCorrectCounts,
     ClassCounts,
@@ -19,33 +17,16 @@ from dphead.solvers.auto_rules import (
     AFTER_PART,
     BEFORE_PART,
     DESCENT,
-    LENGTHEN_AT_MOST,
-    LENGTHEN_FROM_SHARE,
-    LIKELY_SHARE,
-    LIKELY_SHARE_SD,
-    LONGEST_STEP,
-    MOVE_LOGITS,
-    PRIOR_MOVE_LOGITS,
     SCALE_SHARE,
-    SHARE_SD,
-    UNNOISED_DECAY,
-    UNNOISED_DESCENTS,
-    UNNOISED_INTERCEPT,
-    UNNOISED_RIDGE,
-    UNNOISED_SIGMOID_FEWEST,
-    UNNOISED_SIGMOID_ROWS,
-    UNNOISED_SIGMOID_STEPS,
-    UNNOISED_STEPS,
     WIDEST_UNNOISED_GRAM,
+    AdaptiveStepSize,
     center_noise,
     center_share,
     count_share,
-    is_faint,
-    is_narrow,
     is_strong,
-    narrow_descent,
-    number_of_steps,
-    rate,
+    private_descent,
+    unnoised_descent,
+    unnoised_dpfc,
 )
 from dphead.solvers.balancing import BALANCED, check_balanced
 from dphead.solvers.balancing_rule import AFTER, BEFORE, better_head
@@ -121,13 +102,12 @@ class Auto:
     Notes
     -----
     - The step size lets noise alone move each weight by `move` over the whole descent
-      (`rate`). Smaller steps lose signal. With larger steps, noise grows faster than
-      signal.
+      (`private_descent`). Smaller steps lose signal. With larger steps, noise grows
+      faster than signal.
     - Steps are longer if classes are well separated (`AdaptiveStepSize`), unless `move`
       or `prior` is set, or labels are sets of classes.
-    - Steps are more and longer if rows have few features (`is_narrow`).
-    - The head is the last iterate, not the moving average, if noise hides many classes
-      (`is_faint`).
+    - Steps are more and longer if rows have few features.
+    - The head is the last iterate, not the moving average, if noise hides many classes.
     - Features are scaled by a noisy standardization if n·μ is at least twice their
       number and their sizes differ.
     - The mean used for centering gets more than `centering.share` if there are few rows
@@ -237,16 +217,9 @@ class Auto:
 
         The solver regularizes by early stopping in directions of little variance.
         """
-        loss = self.descent.loss
-        sigmoid = loss == "sigmoid"
-        return DPFC(
-            steps=UNNOISED_SIGMOID_STEPS if sigmoid else UNNOISED_STEPS,
-            loss=loss,
-            ridge=UNNOISED_RIDGE,
-            intercept=UNNOISED_INTERCEPT,
-            balanced=self.balanced,
-            centering=self._centering(facts),
-        )
+        solver = unnoised_dpfc(self.descent.loss)
+        centering = self._centering(facts)
+        return replace(solver, balanced=self.balanced, centering=centering)
 
     def _centering(self, facts: ProblemInfo) -> Centering | ChannelNormalization:
         centering = self.centering
@@ -262,47 +235,18 @@ class Auto:
     def descent_for(self, facts: ProblemInfo) -> GradientDescent:
         """Return the gradient descent for these public sizes and this budget."""
         centering = self._centering(facts)
+        descent = replace(self.descent, centering=centering, prior=self.prior)
         if _exact(facts):
-            steps, step_size, momentum = UNNOISED_DESCENTS[self.descent.loss]
-            if self.descent.loss == "sigmoid":
-                few = UNNOISED_SIGMOID_FEWEST + facts.n_rows // UNNOISED_SIGMOID_ROWS
-                steps = min(steps, few)
-            return replace(
-                self.descent,
-                steps=self.steps or steps,
-                learning_rate=step_size,
-                momentum=momentum,
-                # a penalty on the sum over rows, so it fades as rows grow
-                weight_decay=UNNOISED_DECAY / facts.n_rows,
-                intercept=UNNOISED_INTERCEPT,
-                normalize=False,
-                average="last",
-                balanced=self.balanced,
-                centering=centering,
-                prior=self.prior,
-            )
+            descent = unnoised_descent(facts, descent)
+            steps = self.steps or descent.steps
+            return replace(descent, steps=steps, balanced=self.balanced)
         left = 1 - SCALE_SHARE
         if isinstance(centering, Centering):
             left -= centering.share
-        # `rate` needs n·mu of the gradients, not of the whole budget
+        # the rule needs n·mu of the gradients, not of the whole budget
         left *= 1 - self._counts_share(facts)
         strength = facts.mu * facts.n_rows * math.sqrt(left)
-        softmax = self.descent.loss == "softmax"
-        near = self.prior is not None and softmax and not is_strong(facts)
-        steps, move = number_of_steps(facts), PRIOR_MOVE_LOGITS if near else MOVE_LOGITS
-        # tested for softmax without a prior only
-        if softmax and self.prior is None and is_narrow(facts):
-            steps, move = narrow_descent(facts)
-        steps, move = self.steps or steps, self.move or move
-        last = softmax and self.prior is None and is_faint(facts)
-        return replace(
-            self.descent,
-            steps=steps,
-            average="last" if last else self.descent.average,
-            learning_rate=rate(strength, steps, self.descent.momentum, move),
-            centering=centering,
-            prior=self.prior,
-        )
+        return private_descent(facts, descent, strength, self.steps, self.move)
 
     def _counts(self, facts: ProblemInfo) -> dict[str, tuple[type[ClassCounts], float]]:
         """Return the statistic and the share of μ² of each count, in their order."""
@@ -348,77 +292,3 @@ class Auto:
 def _exact(facts: ProblemInfo) -> bool:
     """Return whether sums carry no noise."""
     return math.isinf(facts.mu)
-
-
-class AdaptiveStepSize:
-    """Lengthen the steps of a descent from zero if classes are well separated.
-
-    The factor follows from the first released gradients and spends no further budget.
-
-    Parameters
-    ----------
-    facts : ProblemInfo
-        Public sizes.
-    descent : GradientDescent
-        Descent with the learning rate to lengthen.
-
-    Notes
-    -----
-    Let g be the mean clipped gradient at zero weights, C the clip norm, and s the
-    squared norm of g / C. For classes of equal size, (n_classes - 1) s is the share of
-    the rows' variance between classes. It is divided by the decimal logarithm of
-    n_classes, because finer classes of the same rows explain more of the variance.
-
-    Gradients are averaged until the noise of this share is at most SHARE_SD. Until
-    then, the share is a precision-weighted average of the observed share and a typical
-    share, LIKELY_SHARE. Steps are therefore somewhat longer at first. This had no
-    effect on accuracy if noise hid the classes to the end.
-
-    A share above LENGTHEN_FROM_SHARE lengthens the steps in proportion, up to
-    LENGTHEN_AT_MOST and to the longest step LONGEST_STEP. Scores that lie further apart
-    tolerate more noise.
-    """
-
-    def __init__(self, facts: ProblemInfo, descent: GradientDescent) -> None:
-        # steps that `rate` made as long as LONGEST_STEP stay as they are
-        longest = LONGEST_STEP * (1 - descent.momentum)
-        self._most = min(LENGTHEN_AT_MOST, longest / descent.learning_rate)
-        self._factor = 1.0
-        self._n_features = facts.n_features
-        # factor that turns a squared norm into a share of the variance
-        self._unit = (facts.n_classes - 1) / math.log10(facts.n_classes)
-        self._known = False
-        self._seen = 0
-        self._sum = np.zeros(())
-
-    def __call__(self, gradient: np.ndarray, noise_sd: float) -> float:
-        """Return the factor on the learning rate for this step.
-
-        Parameters
-        ----------
-        gradient : ndarray of shape (width, n_classes)
-            Noisy mean gradient, divided by the clip norm.
-        noise_sd : float
-            Standard deviation of the noise of each entry.
-        """
-        if not self._known:
-            # The intercept's row is left out: it depends on the class sizes.
-            rows = gradient[: self._n_features]
-            self._sum = self._sum + rows
-            self._seen += 1
-            # An entry of the mean of `seen` gradients has noise of variance
-            # noise_sd²/seen. Noise adds k times this variance to the squared norm of k
-            # entries, with a standard deviation of sqrt(2k) times it.
-            spread = self._unit * noise_sd**2 / self._seen
-            sd = spread * math.sqrt(2 * rows.size)
-            # Squared norm of the mean of all gradients so far. Weights are no longer
-            # zero, but early gradients still point the same way.
-            squared = float((self._sum**2).sum()) / self._seen**2
-            share = self._unit * squared - spread * rows.size
-            self._known = sd <= SHARE_SD
-            if not self._known:
-                # posterior mean: the prior share and the observed one are Gaussian
-                trust = LIKELY_SHARE_SD**2 / (LIKELY_SHARE_SD**2 + sd**2)
-                share = LIKELY_SHARE + trust * (share - LIKELY_SHARE)
-            self._factor = min(self._most, max(1.0, share / LENGTHEN_FROM_SHARE))
-        return self._factor

@@ -1,14 +1,18 @@
-"""Define the rules of `auto`: its constants, and the source of each.
+"""Define the rules of `auto`: its settings, and the source of each constant.
 
-The sources "ablation", "auto" and "expected" are tables in benchmarks/results. A quoted
+The sources "ablation" and "auto" are tables in benchmarks/results. A quoted
 text after the name is a row of that table. "trials" ran on held-out training rows of
 CIFAR-10 and digits, and their results are not stored. Values marked "chosen" were not
 measured.
 """
 
 import math
+from dataclasses import replace
+
+import numpy as np
 
 from dphead.solvers.base import ProblemInfo
+from dphead.solvers.feature_covariance import DPFC
 from dphead.solvers.gradient import GradientDescent
 
 # Settings of the descent that no rule below sets.
@@ -18,7 +22,7 @@ DESCENT = GradientDescent(
     # ablation: 0.1 is 0.1 points better on CIFAR-10 and was 1.3 worse on digits; 1 is
     # worse
     clip_norm=0.3,
-    # normalize as [De22], so that `rate` does not depend on the clip norm
+    # normalize as [De22], so that `_rate` does not depend on the clip norm
     normalize=True,
     # tests/solvers/test_auto.py: without it large steps oscillate on few features
     average="ema",
@@ -35,10 +39,10 @@ DESCENT = GradientDescent(
 MOVE_LOGITS = 0.9
 # The same for a descent from a prior with little signal, which starts closer; trials
 # (ablation, "a public prior", measures the prior's gain with it).
-PRIOR_MOVE_LOGITS = 0.6
+_PRIOR_MOVE_LOGITS = 0.6
 # Longest step on normalized gradients of unit rows, in logits; trials: with little
 # noise, longer steps were not better.
-LONGEST_STEP = 640.0
+_LONGEST_STEP = 640.0
 
 # From _FAINT_CLASSES classes on, the last iterate replaces the moving average if n·mu
 # is below _FAINT · classes · sqrt(features). Noise then hides the classes to the end,
@@ -79,29 +83,29 @@ _MOST_CENTER_SHARE = 0.1
 # Longer steps if classes are well separated; ablation, "longer steps".
 # Steps are longer above this share of variance between ten classes. The share was 0.06
 # to 0.11 where longer steps lost, and 0.33 to 0.46 where they gained.
-LENGTHEN_FROM_SHARE = 0.2
-LENGTHEN_AT_MOST = 1.8  # 1.6 logits instead of 0.9
-SHARE_SD = 0.1  # the share counts as known below this noise; chosen
+_LENGTHEN_FROM_SHARE = 0.2
+_LENGTHEN_AT_MOST = 1.8  # 1.6 logits instead of 0.9
+_SHARE_SD = 0.1  # the share counts as known below this noise; chosen
 # Typical share, and its standard deviation. It is averaged with the measured share as
 # long as that one is not known; ablation, "few rows".
-LIKELY_SHARE, LIKELY_SHARE_SD = 0.3, 0.15
+_LIKELY_SHARE, _LIKELY_SHARE_SD = 0.3, 0.15
 
 # Fits without noise: DP-FC, or plain gradient steps if the Gram matrix is too wide.
 # ablation, "without noise": within 0.2 points of the best of 30 settings on digits and
 # on CIFAR-10, where more steps or less ridge overfit, and within 1 elsewhere
-UNNOISED_STEPS, UNNOISED_RIDGE = 25, 1e-3
+_UNNOISED_STEPS, _UNNOISED_RIDGE = 25, 1e-3
 # Sigmoids, for label sets; ablation, "label sets without noise": 25 steps overfit.
-UNNOISED_SIGMOID_STEPS = 10
+_UNNOISED_SIGMOID_STEPS = 10
 WIDEST_UNNOISED_GRAM = 4096  # columns: the solution takes 1 GB; chosen
 # gradient steps with momentum until convergence, with weight decay
-# UNNOISED_DECAY / n; the same table
-UNNOISED_DECAY = 0.3
+# _UNNOISED_DECAY / n; the same table
+_UNNOISED_DECAY = 0.3
 # Steps, step size and momentum by loss. The sigmoid loss has half the curvature, and
 # its sums take ten times as long; ablation, "label sets without noise".
-UNNOISED_DESCENTS = {"softmax": (200, 3.0, 0.95), "sigmoid": (100, 12.0, 0.9)}
+_UNNOISED_DESCENTS = {"softmax": (200, 3.0, 0.95), "sigmoid": (100, 12.0, 0.9)}
 # With sigmoids, steps beyond 40 and one per 100 rows gain 0.1 or less; the same table.
-UNNOISED_SIGMOID_FEWEST, UNNOISED_SIGMOID_ROWS = 40, 100
-UNNOISED_INTERCEPT = 0.3  # a larger intercept costs nothing without noise; chosen
+_UNNOISED_SIGMOID_FEWEST, _UNNOISED_SIGMOID_ROWS = 40, 100
+_UNNOISED_INTERCEPT = 0.3  # a larger intercept costs nothing without noise; chosen
 
 # Share of mu² spent on the count of training rows that the head classifies correctly.
 _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chosen
@@ -110,53 +114,100 @@ _LEAST_COUNT_SHARE, _MOST_COUNT_SHARE = 0.01, 0.03
 # Parts of that share for the counts before and after balancing (`balancing`); chosen
 BEFORE_PART, AFTER_PART = 0.6, 0.2
 
-# Overfitting: the gap between training rows and new rows (`expectation.overfit`);
-# expected, "What overfitting costs". Constant and powers of the shift of margins, in
-# standard deviations. They come from fits of five sets of features on 1,077 to 50,000
-# rows, measured on different training rows.
-MARGIN_SHIFT = 1.6
-SHIFT_POWER_OF_LENGTH, SHIFT_POWER_OF_ROWS = 0.75, -0.2
-SHIFT_POWER_OF_WRONG = 0.15
-# Above SHIFT_CLASSES classes, the shift grows with their number: 54 fits on 20 to 100
-# classes of CIFAR-100.
-SHIFT_CLASSES, SHIFT_POWER_OF_CLASSES = 10, 0.1
-# Upper bound of the gap, divided by the free parameters per unit; trials with synthetic
-# classes.
-GAP_PER_PARAMETER = 0.45
-# Relative standard deviation of gaps up to GAP_KNOWN; above, it falls with the root of
-# the gap. expected: 93 % of 264 intervals of 90 % held.
-GAP_RELATIVE_SD, GAP_KNOWN = 0.6, 0.03
-# Up to this number of classes, GAP_RELATIVE_SD holds for large gaps too; expected,
-# "Two classes".
-FEW_CLASSES = 5
-NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
-
 
 def is_strong(facts: ProblemInfo) -> bool:
     """Return whether the budget is large relative to the number of features."""
     return facts.mu * facts.n_rows >= _SCALE_FROM * facts.n_features
 
 
-def is_narrow(facts: ProblemInfo) -> bool:
+def private_descent(
+    facts: ProblemInfo,
+    descent: GradientDescent,
+    strength: float,
+    steps: int | None,
+    move: float | None,
+) -> GradientDescent:
+    """Return the descent with the number of steps, the step size and the average.
+
+    Parameters
+    ----------
+    facts : ProblemInfo
+        Public sizes.
+    descent : GradientDescent
+        Descent with all other settings.
+    strength : float
+        n·μ of the composition of all steps.
+    steps : int or None
+        Number of steps. None uses the rule.
+    move : float or None
+        Logits by which noise alone may move a weight. None uses the rule.
+    """
+    softmax = descent.loss == "softmax"
+    near = descent.prior is not None and softmax and not is_strong(facts)
+    rule = _number_of_steps(facts), _PRIOR_MOVE_LOGITS if near else MOVE_LOGITS
+    # tested for softmax without a prior only
+    tested = softmax and descent.prior is None
+    if tested and _is_narrow(facts):
+        rule = _narrow_descent(facts)
+    steps, move = steps or rule[0], move or rule[1]
+    return replace(
+        descent,
+        steps=steps,
+        learning_rate=_rate(strength, steps, descent.momentum, move),
+        average="last" if tested and _is_faint(facts) else descent.average,
+    )
+
+
+def unnoised_dpfc(loss: str) -> DPFC:
+    """Return the DP-FC solver for fits without noise."""
+    sigmoid = loss == "sigmoid"
+    return DPFC(
+        steps=_UNNOISED_SIGMOID_STEPS if sigmoid else _UNNOISED_STEPS,
+        loss=loss,
+        ridge=_UNNOISED_RIDGE,
+        intercept=_UNNOISED_INTERCEPT,
+    )
+
+
+def unnoised_descent(facts: ProblemInfo, descent: GradientDescent) -> GradientDescent:
+    """Return the descent with the settings for fits without noise."""
+    steps, step_size, momentum = _UNNOISED_DESCENTS[descent.loss]
+    if descent.loss == "sigmoid":
+        few = _UNNOISED_SIGMOID_FEWEST + facts.n_rows // _UNNOISED_SIGMOID_ROWS
+        steps = min(steps, few)
+    return replace(
+        descent,
+        steps=steps,
+        learning_rate=step_size,
+        momentum=momentum,
+        # a penalty on the sum over rows, so it fades as rows grow
+        weight_decay=_UNNOISED_DECAY / facts.n_rows,
+        intercept=_UNNOISED_INTERCEPT,
+        normalize=False,
+        average="last",
+    )
+
+
+def _is_narrow(facts: ProblemInfo) -> bool:
     """Return whether rows have few features and little noise in each of them."""
     few = facts.n_features <= _NARROW_FEATURES
     return few and facts.mu * facts.n_rows >= _NARROW * facts.n_features
 
 
-def narrow_descent(facts: ProblemInfo) -> tuple[int, float]:
-    """Return the number of steps, and the `move` of `rate`, for narrow rows."""
+def _narrow_descent(facts: ProblemInfo) -> tuple[int, float]:
+    """Return the number of steps, and the `move` of `_rate`, for narrow rows."""
     path = _NARROW_PATH * facts.n_features / (facts.mu * facts.n_rows)
     move = max(MOVE_LOGITS, min(_NARROW_MOVE, path))
-    return _NARROW_STEPS * number_of_steps(facts), move
+    return _NARROW_STEPS * _number_of_steps(facts), move
 
 
-def is_faint(facts: ProblemInfo) -> bool:
+def _is_faint(facts: ProblemInfo) -> bool:
     """Return whether noise hides many classes to the end of the descent."""
     most = _FAINT * facts.n_classes * math.sqrt(facts.n_features)
     return facts.n_classes >= _FAINT_CLASSES and facts.mu * facts.n_rows < most
 
 
-def number_of_steps(facts: ProblemInfo) -> int:
+def _number_of_steps(facts: ProblemInfo) -> int:
     """Return the number of steps, proportional to n·μ within bounds."""
     signal = facts.mu * facts.n_rows
     most = _MOST_STEPS * max(1.0, facts.n_features / _MOST_STEPS_FEATURES)
@@ -164,11 +215,11 @@ def number_of_steps(facts: ProblemInfo) -> int:
     return round(min(most, max(few, _STEPS * signal / _STEPS_AT)))
 
 
-def rate(
+def _rate(
     strength: float,
     steps: int,
-    momentum: float = DESCENT.momentum,
-    move: float = MOVE_LOGITS,
+    momentum: float,
+    move: float,
 ) -> float:
     """Return the step size at which noise alone moves a weight by `move` logits.
 
@@ -193,9 +244,9 @@ def rate(
     -----
     A step's normalized gradient has noise sqrt(steps)/strength. Momentum multiplies the
     noise by 1/(1 - momentum), and `steps` independent steps multiply it by sqrt(steps).
-    LONGEST_STEP bounds the step size if there is little noise.
+    _LONGEST_STEP bounds the step size if there is little noise.
     """
-    return (1 - momentum) * min(LONGEST_STEP, move * strength / steps)
+    return (1 - momentum) * min(_LONGEST_STEP, move * strength / steps)
 
 
 def center_share(facts: ProblemInfo, least: float) -> float:
@@ -225,3 +276,77 @@ def count_share(facts: ProblemInfo) -> float:
     # a count has noise 1/(mu sqrt(share)), relative to n
     wanted = (1 / _COUNT_SD / (facts.mu * facts.n_rows)) ** 2
     return min(_MOST_COUNT_SHARE, max(_LEAST_COUNT_SHARE, wanted))
+
+
+class AdaptiveStepSize:
+    """Lengthen the steps of a descent from zero if classes are well separated.
+
+    The factor follows from the first released gradients and spends no further budget.
+
+    Parameters
+    ----------
+    facts : ProblemInfo
+        Public sizes.
+    descent : GradientDescent
+        Descent with the learning rate to lengthen.
+
+    Notes
+    -----
+    Let g be the mean clipped gradient at zero weights, C the clip norm, and s the
+    squared norm of g / C. For classes of equal size, (n_classes - 1) s is the share of
+    the rows' variance between classes. It is divided by the decimal logarithm of
+    n_classes, because finer classes of the same rows explain more of the variance.
+
+    Gradients are averaged until the noise of this share is at most _SHARE_SD. Until
+    then, the share is a precision-weighted average of the observed share and a typical
+    share, _LIKELY_SHARE. Steps are therefore somewhat longer at first. This had no
+    effect on accuracy if noise hid the classes to the end.
+
+    A share above _LENGTHEN_FROM_SHARE lengthens the steps in proportion, up to
+    _LENGTHEN_AT_MOST and to the longest step _LONGEST_STEP. Scores that lie further
+    apart tolerate more noise.
+    """
+
+    def __init__(self, facts: ProblemInfo, descent: GradientDescent) -> None:
+        # steps that `_rate` made as long as _LONGEST_STEP stay as they are
+        longest = _LONGEST_STEP * (1 - descent.momentum)
+        self._most = min(_LENGTHEN_AT_MOST, longest / descent.learning_rate)
+        self._factor = 1.0
+        self._n_features = facts.n_features
+        # factor that turns a squared norm into a share of the variance
+        self._unit = (facts.n_classes - 1) / math.log10(facts.n_classes)
+        self._known = False
+        self._seen = 0
+        self._sum = np.zeros(())
+
+    def __call__(self, gradient: np.ndarray, noise_sd: float) -> float:
+        """Return the factor on the learning rate for this step.
+
+        Parameters
+        ----------
+        gradient : ndarray of shape (width, n_classes)
+            Noisy mean gradient, divided by the clip norm.
+        noise_sd : float
+            Standard deviation of the noise of each entry.
+        """
+        if not self._known:
+            # The intercept's row is left out: it depends on the class sizes.
+            rows = gradient[: self._n_features]
+            self._sum = self._sum + rows
+            self._seen += 1
+            # An entry of the mean of `seen` gradients has noise of variance
+            # noise_sd²/seen. Noise adds k times this variance to the squared norm of k
+            # entries, with a standard deviation of sqrt(2k) times it.
+            spread = self._unit * noise_sd**2 / self._seen
+            sd = spread * math.sqrt(2 * rows.size)
+            # Squared norm of the mean of all gradients so far. Weights are no longer
+            # zero, but early gradients still point the same way.
+            squared = float((self._sum**2).sum()) / self._seen**2
+            share = self._unit * squared - spread * rows.size
+            self._known = sd <= _SHARE_SD
+            if not self._known:
+                # posterior mean: the prior share and the observed one are Gaussian
+                trust = _LIKELY_SHARE_SD**2 / (_LIKELY_SHARE_SD**2 + sd**2)
+                share = _LIKELY_SHARE + trust * (share - _LIKELY_SHARE)
+            self._factor = min(self._most, max(1.0, share / _LENGTHEN_FROM_SHARE))
+        return self._factor
