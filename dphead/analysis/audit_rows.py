@@ -1,16 +1,15 @@
-"""Replace private rows, the ledger and thread pools in an audit.
+"""Replace private rows and thread pools in an audit.
 
 `release` adds the noise, as in a fit. Code here must not add noise.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy.contract import Block, Known, ReleaseSpec, SumTask
-from dphead.privacy.sampling import NO_GROUP, Allocation
+from dphead.privacy.sampling import NO_GROUP
 from dphead.privacy.statistic_base import Params, Statistic
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import NO_ROWS, checked_sum
@@ -18,42 +17,6 @@ from dphead.sums.reference import BlockSum
 
 NO_CLASS = -1  # label of a row that adds zero to every sum
 _PIECE_ROWS = 128  # slots that are summed or skipped together; chosen, not measured
-
-
-class NoLedger:
-    """Act as a fit's ledger without recording anything.
-
-    Audited rows are synthetic and spend no budget.
-    """
-
-    def __init__(self) -> None:
-        self._next = -1
-        self._allocated = -1
-        self.allocation = Allocation()
-
-    def step_of(self, sequence: int, epoch_steps: int) -> int:
-        """Return the step of the next allocated release in its epoch."""
-        self._allocated += 1
-        return self._allocated % epoch_steps
-
-    def begin(self, spec: dict[str, Any]) -> tuple[int, None]:
-        """Return the next sequence number and None, because nothing is committed."""
-        self._next += 1
-        return self._next, None
-
-    def commit(self, sequence: int, value: np.ndarray) -> None:
-        """Drop the value."""
-
-
-class UnrecordedSpec(ReleaseSpec):
-    """Describe a planned release without its ledger row.
-
-    Building that row would double the time of a small fit.
-    """
-
-    def row(self) -> dict[str, Any]:
-        """Return an empty row, which the ledger of an audit ignores."""
-        return {}
 
 
 class AuditRows(ArrayRows):

@@ -54,7 +54,7 @@ _OF_NOISE = {
 )
 @click.option(
     "--method",
-    type=values.METHODS,
+    type=values.KeptChoice("dphead.planning.registry:method_names"),
     help="Show the planned releases of this method for --epsilon.",
 )
 @sizes("that --method plans for. They are public.", required=False)

@@ -24,7 +24,7 @@ _reading = partial(Option, section="Rows and networks")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class Asked:
     """Hold a run folder and the options for the rows to measure or predict."""
 
     run: Annotated[Path, Option("", flags=("RUN",), existing="a run folder")]
@@ -93,7 +93,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
     """
     from dphead.cli.summary import shown_classes, shown_confusion
 
-    asked = _Asked(**given)
+    asked = Asked(**given)
     with shown("reading rows") as progress:
         metrics, names = _measured(asked, progress)
     if as_json:
@@ -149,7 +149,7 @@ def _shown_missed(run: Path, metrics: dict[str, Any], names: list[str]) -> list[
     return list(missed_classes(metrics, names, "rows", remedy))
 
 
-def _open_network(asked: _Asked, measured: bool) -> tuple[tuple[Any, Any, Any], dict]:
+def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], dict]:
     """Return ((network, state, rows), the network's facts)."""
     from dphead.finetune import saved
 
@@ -158,7 +158,7 @@ def _open_network(asked: _Asked, measured: bool) -> tuple[tuple[Any, Any, Any], 
     return (network, state, saved.open_rows(network, facts, *read)), facts
 
 
-def _measured(asked: _Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
+def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
     """Return (metrics, class names)."""
     if asked.of_network:
         from dphead.finetune import saved
@@ -176,7 +176,7 @@ def _measured(asked: _Asked, progress: Progress) -> tuple[dict[str, Any], list[s
 
 
 def _predicted(
-    asked: _Asked, progress: Progress, grouped: bool
+    asked: Asked, progress: Progress, grouped: bool
 ) -> tuple[Any, list[str], Any, Any]:
     """Return (probabilities, class names, names or None, group ids if `grouped`)."""
     from dphead.analysis.metrics import probabilities
@@ -209,7 +209,7 @@ def _predicted(
 
 
 def _features(
-    asked: _Asked, folder: str, progress: Progress, labeled: bool = False
+    asked: Asked, folder: str, progress: Progress, labeled: bool = False
 ) -> tuple[Path, str | None]:
     """Return the features file for a head, and the split to read.
 
@@ -291,7 +291,7 @@ def predict(
     \b
     dphead predict run new_images/ -o predictions.csv
     """
-    asked = _Asked(**given)
+    asked = Asked(**given)
 
     from dphead.analysis.metrics import classified
     from dphead.cli.predictions import (

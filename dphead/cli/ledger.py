@@ -11,9 +11,21 @@ import click
 
 from dphead.cli import values
 from dphead.cli.features import print_people
-from dphead.cli.options import NEW_PEOPLE, NOT_PRIVATE
 from dphead.cli.text import TIE, print_json, say, table, tied
 from dphead.privacy.rounding import as_declared, declared_at
+
+_NOT_PRIVATE = click.option(
+    "--i-know-this-is-not-private",
+    "not_private",
+    is_flag=True,
+    help="Confirm a fit with --epsilon inf or --seed. The ledger's total is infinite "
+    "from then on.",
+)
+_NEW_PEOPLE = click.option(
+    "--new-people",
+    is_flag=True,
+    help="Declare that nobody in FILES is in another data set of the id system.",
+)
 
 
 @click.group()
@@ -90,8 +102,8 @@ def _move(source: Any, url: str) -> None:
 @ledger.command("people")
 @click.argument("system", metavar="NAME")
 @click.argument("files", nargs=-1, required=True, type=values.PATH)
-@NEW_PEOPLE
-@NOT_PRIVATE
+@_NEW_PEOPLE
+@_NOT_PRIVATE
 def _people(
     system: str, files: tuple[Path, ...], new_people: bool, not_private: bool
 ) -> None:

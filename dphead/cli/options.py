@@ -14,14 +14,6 @@ from dphead.cli.command import option_group
 
 # --- what a run guarantees ------------------------------------------------------------
 
-NOT_PRIVATE = click.option(
-    "--i-know-this-is-not-private",
-    "not_private",
-    is_flag=True,
-    help="Confirm a fit with --epsilon inf or --seed. The ledger's total is infinite "
-    "from then on.",
-)
-
 
 def check_private(given: Mapping[str, Any]) -> None:
     """Raise ValueError for a fit without a guarantee that the user did not confirm.
@@ -72,9 +64,3 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _YES = click.option("-y", "--yes", is_flag=True, help="Ask nothing before the charge.")
 PRINTED = option_group(command.PRINTED, _VERBOSE, _DRY_RUN, _YES)
-
-NEW_PEOPLE = click.option(
-    "--new-people",
-    is_flag=True,
-    help="Declare that nobody in FILES is in another data set of the id system.",
-)

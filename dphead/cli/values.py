@@ -123,9 +123,6 @@ class KeptChoice(Choice):
         return tuple(kept() if callable(kept) else kept)
 
 
-METHODS = KeptChoice("dphead.planning.registry:method_names")
-
-
 class Number(click.ParamType):
     """Parse a number in a range, or one of some words.
 

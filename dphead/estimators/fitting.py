@@ -26,10 +26,10 @@ from dphead.analysis.check import about_classes
 from dphead.analysis.ledger_place import counted_at
 from dphead.analysis.protected import about_people
 from dphead.data.device_rows import DeviceRows
-from dphead.estimators.guarantee import IN_ONE_PROGRAM, SEEDED, Privacy, privacy_of
+from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
 from dphead.estimators.labels import saved_facts
-from dphead.estimators.leakage_warnings import NO_CHOICE, around, is_news
+from dphead.estimators.leakage_warnings import around, is_news
 from dphead.fit.backends import Backend
 from dphead.fit.fit import (
     About,
@@ -72,6 +72,12 @@ from dphead.solvers.settings import Range, Setting
 from dphead.sums.hosts import SumOfParts, all_or_none
 from dphead.sums.verified import VerifiedSum
 
+_IN_ONE_PROGRAM = (
+    "Only fits in this ledger in memory are counted: other fits on the same data add "
+    "to them."
+)
+# a change of these parameters is not a choice between results
+_NO_CHOICE = {"random_state", "ledger", "backend"}
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
 _T = TypeVar("_T")
 
@@ -203,7 +209,7 @@ class PrivateEstimator(BaseEstimator):
         -------
         self
         """
-        changed = {name.split("__")[0] for name in params} - NO_CHOICE
+        changed = {name.split("__")[0] for name in params} - _NO_CHOICE
         if vars(self).get("_is_clone") and changed:
             self._is_candidate = True
         return super().set_params(**params)
@@ -317,7 +323,7 @@ class PrivateEstimator(BaseEstimator):
         people += "." if people else ""
         notes = [large, *about.warnings, *weaker.values(), people]
         if isinstance(self.ledger, Ledger) and self.ledger.path == IN_MEMORY:
-            notes.append(IN_ONE_PROGRAM)
+            notes.append(_IN_ONE_PROGRAM)
         self.privacy_: Privacy = privacy_of(
             plan,
             n_rows=data.facts.n_rows,

@@ -17,10 +17,6 @@ ONE_FIT = (
     "Only this fit is counted, because arrays have no data set id. Pass the same "
     "ledger= to all fits on the same data."
 )
-IN_ONE_PROGRAM = (
-    "Only fits in this ledger in memory are counted: other fits on the same data add "
-    "to them."
-)
 OUT_OF_SIGHT = (
     "Earlier steps fitted to the same data, and settings chosen by comparing fits, "
     "are detected only in scikit-learn's Pipeline and searches. The ledger counts "

@@ -19,9 +19,6 @@ from dphead.privacy.rounding import rounded_up
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-# a change of these parameters is not a choice between results
-NO_CHOICE = {"random_state", "ledger", "backend"}
-
 _CHANGED = (
     "This fit uses a clone with changed settings, as in a grid search. Neither "
     "epsilon nor a ledger covers a choice between such fits by scores on private rows. "

@@ -20,7 +20,7 @@ PROBABILITY_SCALE = 2**16  # a probability of one
 POWER_TABLE_SIZE = 2**11  # entries of the table of powers of two
 POWER_SCALE = 2**15  # a power of one
 POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entries
-_MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
+MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
 # Bounds (proofs/exactness.md).
 _MAX_WEIGHT = 1e100  # larger weights count as zero, and so do all below 1e-100
 MAX_SCORE_RATE = 1e290  # largest unit of a score: beyond, 0 times it could be NaN
@@ -99,7 +99,7 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
     table = xp.asarray(powers_of_two())
     # Truncated, not rounded: the same index for the same numbers.
     exponent = distance * (rate * POWERS_PER_NAT)
-    exponent = xp.minimum(exponent, float(_MAX_POWER)).astype(xp.int64)
+    exponent = xp.minimum(exponent, float(MAX_POWER)).astype(xp.int64)
     return xp.take(table, exponent % POWER_TABLE_SIZE) >> (exponent // POWER_TABLE_SIZE)
 
 

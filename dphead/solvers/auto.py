@@ -47,7 +47,7 @@ from dphead.solvers.settings import (
     AT_LEAST_ONE,
     OFF,
     POSITIVE,
-    UP_TO_HALF,
+    Range,
     Setting,
     check_settings,
 )
@@ -57,7 +57,7 @@ _Scale = Literal["auto", "always", "never"]
 _ESTIMATE = Setting("Spend 1 to 3 % of mu² on an estimate of the accuracy.")
 _PER_CLASS_SHARE = Setting(
     "Fraction of mu² spent on the accuracy of each class.",
-    UP_TO_HALF,
+    Range("from 0 to 0.5", lambda v: 0 <= v <= 0.5),
     OFF,
     option=True,
 )

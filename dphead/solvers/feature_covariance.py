@@ -26,14 +26,15 @@ from dphead.solvers.rounding import check_clip, check_intercept
 from dphead.solvers.settings import (
     CLIP_NORM,
     FEATURE_CLIP,
-    GRAM_SHARE,
     INITIAL_BIAS,
     INTERCEPT,
     LEARNING_RATE,
     LOSS,
     RIDGE,
+    SHARE,
     SHRINK,
     STEPS,
+    TRIALS,
     Setting,
     check_settings,
 )
@@ -43,6 +44,12 @@ from dphead.solvers.shrinkage import shrunk_gram
 # from 0.3 to 0.6 on held-out rows of three data sets (results/ablation).
 SHRUNK_SHARE = 0.4
 _BOHNING = "None: Böhning 1992's bound, by the loss"
+_GRAM_SHARE = Setting(
+    "Fraction of mu² for the Gram matrix; None: every release has the same noise.",
+    SHARE,
+    TRIALS,
+    option=True,
+)
 _GRAM_INTERCEPT = Setting(
     "Include the intercept in the Gram matrix; otherwise the bias has its own step."
 )
@@ -86,7 +93,7 @@ class DPFC:
     steps: Annotated[int, STEPS.default_from("FC23 Tables 2-4: 1, 10 or 100")] = 10
     learning_rate: Annotated[float | None, LEARNING_RATE.default_from(_BOHNING)] = None
     ridge: Annotated[float | None, RIDGE] = None
-    gram_share: Annotated[float | None, GRAM_SHARE] = 0.15
+    gram_share: Annotated[float | None, _GRAM_SHARE] = 0.15
     loss: Annotated[str, LOSS] = "softmax"
     clip_norm: Annotated[float, CLIP_NORM] = 1.0
     feature_clip: Annotated[float, FEATURE_CLIP] = 1.0

@@ -43,7 +43,6 @@ COUNT = Range(
     f"a whole number from 1 to {MOST_RELEASES}", lambda v: 1 <= v <= MOST_RELEASES
 )
 BELOW_ONE = Range("in [0, 1)", lambda v: 0 <= v < 1)
-UP_TO_HALF = Range("from 0 to 0.5", lambda v: 0 <= v <= 0.5)
 SHARE = Range("in (0, 1)", lambda v: 0 < v < 1)
 PROBABILITY = Range("in (0, 1]", lambda v: 0 < v <= 1)
 
@@ -55,12 +54,6 @@ RIDGE = Setting(
     "(dp-ls): set by Stein's estimate of the risk of the released sums.",
     POSITIVE,
     "None: `ridge_for`, a rule without data",
-    option=True,
-)
-GRAM_SHARE = Setting(
-    "Fraction of mu² for the Gram matrix; None: every release has the same noise.",
-    SHARE,
-    TRIALS,
     option=True,
 )
 SHRINK = Setting(

@@ -19,9 +19,6 @@ from dphead.solvers.ridge import spectral_edge
 # Widest matrix to shrink: with 3,969 columns, the eigenvalues take longer than the pass
 # over the data, and gain two points (results/ablation).
 WIDEST_SHRUNK = 4096
-# Share of the noise's spectral edge: chosen from 0.15 to 0.4 on held-out rows of
-# CIFAR-10, CIFAR-100 and digits (results/ablation).
-SHRUNK_EDGE_SHARE = 0.3
 # directions of the class sums are dropped if their squared length is below this share
 # of the largest one
 _NEARLY_ZERO = 1e-12

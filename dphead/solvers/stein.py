@@ -13,7 +13,6 @@ from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import FLOOR_OVER_RIDGE, spectral_edge
 
 _N_CANDIDATES = 25  # number of λ to try; chosen
-MOST_COLUMNS = 4096  # widest matrix with computed eigenvalues; chosen
 # smallest λ, as a share of the edge of the noise's spectrum, and of n; chosen
 _LEAST_EDGE_SHARE, _LEAST_OF_ROWS = 0.3, 1e-4
 _LEAST_RANGE = 10  # the largest λ is at least this many times the smallest one; chosen

@@ -16,7 +16,6 @@ CONVERTED_ENTRIES = 1 << 18  # entries converted to integers: 2 MB per array; ch
 FACTOR_ROWS = 1024  # rows per batch of factors, for the cache; chosen
 
 # Checks.
-KNOWN_ANSWER_PRODUCTS = 1 << 24  # products of one trial: about 0.02 s; chosen
 CHECKED_ROWS = 32  # secret rows, also added by the reference; chosen
 # Rows around the secret slot, which are added twice: 4 % of 50,000 rows; chosen.
 CHECKED_PIECE_ROWS = 2048

@@ -54,7 +54,7 @@ IN_MEMORY = ":memory:"  # SQLite's name of a database in memory
 _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 # Seconds to wait for another process to end its transaction. Chosen, not measured.
-_WRITE_PATIENCE, _READ_PATIENCE = 30.0, 2.0
+WRITE_PATIENCE, READ_PATIENCE = 30.0, 2.0
 _BESIDE = ("-journal", "-wal", "-shm")  # names of SQLite's files beside the ledger
 _BEGIN = {"write": ["BEGIN IMMEDIATE"], "read": ["BEGIN"], "single": []}
 _HEADER = 100  # length in bytes of SQLite's file header (sqlite.org/fileformat2, 1.3)
@@ -242,7 +242,7 @@ class LedgerFile:
         """Open the file in an SQLite mode ("ro" or "rw"), and read from it."""
         place = f"file:{quote(self.path)}?mode={mode}"
         db = sqlite3.connect(
-            place, uri=True, isolation_level=None, timeout=_READ_PATIENCE
+            place, uri=True, isolation_level=None, timeout=READ_PATIENCE
         )
         db.execute("SELECT 1 FROM seals").fetchone()
         return db
@@ -252,7 +252,7 @@ class LedgerFile:
             _make_whole(Path(self.path))
         # SQLite does not take an absolute path for a URI.
         self._db = sqlite3.connect(
-            self.path, isolation_level=None, timeout=_WRITE_PATIENCE
+            self.path, isolation_level=None, timeout=WRITE_PATIENCE
         )
 
     def _prepare(self) -> None:
