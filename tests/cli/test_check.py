@@ -20,8 +20,7 @@ from commands import (
     words,
 )
 
-from dphead.analysis.card.model_card import model_card
-from dphead.analysis.card.page import page
+from dphead.analysis.card.page import model_card, page
 from dphead.analysis.sealed import write_json
 
 

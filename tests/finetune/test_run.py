@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from together import LOOPBACK
 
 from benchmarks.faults.servers import CLIENT
-from dphead.analysis.card.model_card import model_card
+from dphead.analysis.card.page import model_card
 from dphead.cli.summary import _next_commands
 from dphead.finetune.models import build_network, trained
 from dphead.finetune.options import FinetuneOptions

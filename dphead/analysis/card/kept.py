@@ -14,7 +14,7 @@ from dphead.privacy.rounding import as_declared, rounded_up
 
 _RENDERERS = {  # file: module:function that renders it from a report
     "report.html": "dphead.analysis.card.page:page",
-    "README.md": "dphead.analysis.card.model_card:model_card",
+    "README.md": "dphead.analysis.card.page:model_card",
     "dpia.html": "dphead.analysis.card.page:dpia",
 }
 _OPTIONS = {  # file: arguments of `dphead report` that write it

@@ -1,9 +1,11 @@
-"""Render `report.html`: a report on one page, without network requests.
+"""Render the cards of a report: `report.html`, `dpia.html` and a model card.
 
-The page depends only on the report and about.toml, so each rendering is the same.
+They make no network requests. They depend only on the report and about.toml, so each
+rendering is the same.
 """
 
 import math
+import re
 import textwrap
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,6 +29,7 @@ from dphead.analysis.protected import (
     name_counted,
     name_new,
     name_unit_in,
+    own_model,
     parts_of,
     public_statement,
 )
@@ -77,8 +80,71 @@ def dpia(report: dict[str, Any], about: About | None = None) -> str:
     return _html("dpia.html.j2", report, about)
 
 
+def model_card(report: dict[str, Any], about: About | None = None) -> str:
+    """Return a Hugging Face model card as Markdown with metadata.
+
+    The parameters are those of `page`. Missing values are marked TODO.
+    """
+    import yaml
+
+    facts = _facts_of(report)
+    bars = [
+        bar for bar in (_expected_bar(report), _test_bar(report)) if bar is not None
+    ]
+    network = (report["data"]["extraction"] or {}).get("backbone")
+    privacy = "with differential privacy" if facts["private"] else "NOT PRIVATE"
+    classifier = "Image classifier" if facts["of_images"] else "Classifier"
+    front = yaml.safe_dump(
+        _metadata(report), sort_keys=False, allow_unicode=True, width=_WIDTH
+    )
+    text = template("model_card.md.j2").render(
+        facts,
+        front=f"---\n{front}---\n",
+        title=f"{classifier} {facts['kind']}, {privacy}",
+        about=about,
+        network=network,
+        own_model=own_model(report),
+        accuracies=[f"{bar.name}: {bar.text}" for bar in bars],
+        classes=_class_bars(report),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def _metadata(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of the card for Hugging Face.
+
+    A result is included only if the test rows are public.
+    """
+    thing = name_unit_in(report)
+    task = "image-classification" if thing == "image" else "other"
+    found: dict[str, Any] = {
+        "library_name": "dphead",
+        "pipeline_tag": task,
+        "tags": ["differential-privacy"] if report["guarantee"]["private"] else [],
+    }
+    if thing == "image":  # the source of other rows is unknown
+        found["tags"].append("image-classification")
+    names = [str(p.get("backbone")) for p in parts_of(report["data"]["extraction"])]
+    hub = [n.removeprefix("hf-hub:") for n in names if n.startswith("hf-hub:")]
+    if hub:
+        found["base_model"] = hub[0] if len(hub) == 1 else hub
+    if report["test"] is not None:
+        metric = {"type": "accuracy", "value": report["test"]["accuracy"]}
+        result = {
+            "task": {"type": task},
+            "dataset": {
+                "name": f"public test {thing}s",
+                "type": f"public-test-{thing}s",
+            },
+            "metrics": [metric],
+        }
+        name = f"dphead-{report['ledger']['fit_id'][:8]}"
+        found["model-index"] = [{"name": name, "results": [result]}]
+    return found
+
+
 def _html(name: str, report: dict[str, Any], about: About | None) -> str:
-    facts, ledger = facts_of(report), report["ledger"]
+    facts, ledger = _facts_of(report), report["ledger"]
     return template(name).render(
         facts,
         about=about,
@@ -87,13 +153,13 @@ def _html(name: str, report: dict[str, Any], about: About | None) -> str:
         curve=curve_of(facts["limits"]) if facts["private"] else None,
         budget=_budget_bar(report),
         about_sum=about_sum(ledger["total_epsilon"], ledger.get("total_accountant")),
-        expected=expected_bar(report),
-        test=test_bar(report),
-        all_classes=class_bars(report),
+        expected=_expected_bar(report),
+        test=_test_bar(report),
+        all_classes=_class_bars(report),
     )
 
 
-def facts_of(report: dict[str, Any]) -> dict[str, Any]:
+def _facts_of(report: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a report that all cards show."""
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     limits = limits_of(report) if g["private"] else []
@@ -241,7 +307,7 @@ def _budget_bar(report: dict[str, Any]) -> _Bar | None:
     return _Bar("spent", share, text)
 
 
-def expected_bar(report: dict[str, Any]) -> _Bar | None:
+def _expected_bar(report: dict[str, Any]) -> _Bar | None:
     """Return the privately released accuracy with its interval, or None."""
     found = report["expected_accuracy"]
     if found is None:
@@ -252,7 +318,7 @@ def expected_bar(report: dict[str, Any]) -> _Bar | None:
     return replace(bar, text=vague) if is_vague(found) else bar
 
 
-def test_bar(report: dict[str, Any]) -> _Bar | None:
+def _test_bar(report: dict[str, Any]) -> _Bar | None:
     """Return the accuracy on public test rows, or None."""
     test = report["test"]
     if test is None:
@@ -265,7 +331,7 @@ def test_bar(report: dict[str, Any]) -> _Bar | None:
     return _Bar(f"on public test {things}", value, text)
 
 
-def class_bars(report: dict[str, Any]) -> list[_Bar]:
+def _class_bars(report: dict[str, Any]) -> list[_Bar]:
     """Return the accuracy of each class, lowest first.
 
     If test rows are public, the values are exact. Otherwise they are the released

@@ -14,8 +14,7 @@ from commands import (
     dphead as run_dphead,
 )
 
-from dphead.analysis.card.model_card import metadata, model_card
-from dphead.analysis.card.page import dpia, page
+from dphead.analysis.card.page import dpia, model_card, page
 from dphead.analysis.records import read_run
 
 
@@ -92,11 +91,11 @@ def test_the_command_writes_into_the_run_folder_or_where_it_is_told(folder, tmp_
     assert "report" in refused(run_dphead("report", tmp_path))
 
 
-def test_a_base_model_is_named_where_the_hub_has_it():
+def test_a_base_model_is_named_where_the_hub_has_it(folder):
     extraction = {"backbone": "hf-hub:timm/resnet18.a1_in1k"}
-    report = {"data": {"extraction": extraction}, "test": None}
-    report |= {"guarantee": {"private": True}}
-    assert metadata(report)["base_model"] == "timm/resnet18.a1_in1k"
+    report = read_run(folder / "private").report
+    report = report | {"data": report["data"] | {"extraction": extraction}}
+    assert front(model_card(report))["base_model"] == "timm/resnet18.a1_in1k"
 
 
 def test_each_backbone_of_joined_features_is_named_with_its_weights(folder):
@@ -113,7 +112,7 @@ def test_each_backbone_of_joined_features_is_named_with_its_weights(folder):
             assert f"backbone {number}" in said.lower() and part["backbone"] in said
             assert part["weights_sha256"] in said
         assert "backbone 2 weights" not in said.lower()
-    assert metadata(report)["base_model"] == [
+    assert front(model_card(report))["base_model"] == [
         "timm/resnet18.a1_in1k",
         "timm/vit_tiny",
     ]

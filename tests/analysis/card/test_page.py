@@ -17,8 +17,7 @@ from commands import (
 from dphead_extract.features.format import write_features
 
 from dphead.analysis.card.kept import altered, rendered
-from dphead.analysis.card.model_card import model_card
-from dphead.analysis.card.page import page
+from dphead.analysis.card.page import model_card, page
 from dphead.analysis.card.risk import limits_of
 from dphead.analysis.records import read_run
 from dphead.analysis.tradeoff import alternative
