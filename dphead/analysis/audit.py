@@ -160,7 +160,7 @@ def _scores(
     return record
 
 
-def claim_of(plan: Plan) -> Claim:
+def _claim_of(plan: Plan) -> Claim:
     """Return the claim of a plan.
 
     Raises ValueError for a plan without privacy.
@@ -211,7 +211,7 @@ def attack(
     A correct mechanism fails with probability at most 2 (1 - confidence): half for the
     bounds, half for the tests.
     """
-    claim = claim_of(plan)
+    claim = _claim_of(plan)
     # The threshold is fixed before the fits, for the canary's own mu, which one fit
     # determines. That mu is the same in every fit if the canary reaches its clip norms.
     # Otherwise it is an approximation, and the bound stays valid.

@@ -311,14 +311,14 @@ def about_classes(
     """
     unshown = unshown_classes(report)
     if unshown is None and test is None:
-        yield f"{UNTOLD}. {measure_classes(report)}"
+        yield f"{UNTOLD}. {_measure_classes(report)}"
     public = test is not None and report["test_is"] == "public"
     named = never_predicted(test) if test and public else []
     if others := [k for k in unshown or () if k not in named]:
         yield f"{_name_unshown(report, others)}. Measure them with `dphead evaluate`"
 
 
-def measure_classes(report: dict[str, Any]) -> str:
+def _measure_classes(report: dict[str, Any]) -> str:
     """Explain how to measure each class. Only `auto` on single rows can release it."""
     text = "Measure each class with `dphead evaluate`"
     if kind_of(report) == "network" or report["guarantee"]["group_mean"]:
@@ -462,7 +462,7 @@ def notes(run: FinishedRun) -> list[str]:
             "folder"
         )
     if unshown_classes(run.report) is None:
-        found.append(f"{UNTOLD}. {measure_classes(run.report)}")
+        found.append(f"{UNTOLD}. {_measure_classes(run.report)}")
     return found
 
 

@@ -45,7 +45,7 @@ def predicted_classes(scores: np.ndarray) -> np.ndarray:
     return np.where(classified(scores), scores.argmax(axis=1), -1)
 
 
-def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
+def _top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
     """Return the fraction of rows with their label among the k highest scores.
 
     A tie ranks the label last among the equal scores. With equal scores for all
@@ -70,7 +70,7 @@ def top_k_accuracy(labels: np.ndarray, scores: np.ndarray, k: int) -> float:
     return float(((at_least <= k) & classified(scores)).mean())
 
 
-def per_class_accuracy(
+def _per_class_accuracy(
     labels: np.ndarray, predicted: np.ndarray, n_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each class's accuracy and number of rows.
@@ -238,7 +238,7 @@ def evaluate_scores(
         )
     predicted = predicted_classes(scores)
     value, error = accuracy(labels, predicted)
-    each, rows = per_class_accuracy(labels, predicted, n_classes)
+    each, rows = _per_class_accuracy(labels, predicted, n_classes)
     worst = int(np.nanargmin(each))  # the first class of a tie
     return {
         "n": len(labels),
@@ -246,7 +246,7 @@ def evaluate_scores(
         "accuracy": value,
         "accuracy_se": error,
         "balanced_accuracy": float(np.nanmean(each)),
-        "top5": top_k_accuracy(labels, scores, 5) if n_classes > 5 else None,
+        "top5": _top_k_accuracy(labels, scores, 5) if n_classes > 5 else None,
         "worst_class": worst,
         "worst_class_accuracy": float(each[worst]),
         "worst_class_n": int(rows[worst]),

@@ -15,7 +15,7 @@ from dphead_extract.safe_text import one_line
 
 LINE_EVERY = 15.0  # seconds between lines if there is no terminal; chosen
 # variables that torchrun, SLURM and Open MPI set to a process's number
-RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
 
 class Progress:
@@ -76,7 +76,7 @@ class _Drawing:
 
 def is_first() -> bool:
     """Return whether this is the first process of a command."""
-    return all(os.environ.get(name, "0") == "0" for name in RANKS)
+    return all(os.environ.get(name, "0") == "0" for name in _RANKS)
 
 
 @contextmanager

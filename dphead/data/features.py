@@ -36,7 +36,7 @@ _DROPPED_ROWS = 4  # longest gap that is read and dropped, instead of a second r
 # Blocks that are joined if nothing is read. `auto` on 60,000 x 3,969 and on 50,000 x
 # 15,552 rows took 24 and 65 s with 1, 22 and 59 s with 4, 23 and 59 s with 8 (one run
 # each, Xeon, 2 cores).
-KNOWN_TOGETHER = 4
+_KNOWN_TOGETHER = 4
 
 
 def streaming_bytes(n_features: int, threads: int) -> int:
@@ -198,7 +198,7 @@ class FeaturesRows:
 
         If earlier passes kept all rows of a block (`known`), the block has labels, but
         no features. A block has `size` slots. Where all rows are kept, it has
-        KNOWN_TOGETHER times `size` slots.
+        _KNOWN_TOGETHER times `size` slots.
         """
 
         def unread(part: np.ndarray) -> Block | None:
@@ -209,7 +209,7 @@ class FeaturesRows:
             block = padded(part, nothing, self._y[part], rows)
             return block if known(block.index) else None
 
-        together = KNOWN_TOGETHER * size
+        together = _KNOWN_TOGETHER * size
         for i in range(0, len(order), together):
             part = order[i : i + together]
             block = unread(part) if len(part) == together else None

@@ -13,11 +13,11 @@ SEEDED = (
 )
 _NO_NOISE = "Not private: epsilon = inf turns noise and clipping off."
 CLASSES_SEEN = "Not private: the classes were inferred from the labels."
-ONE_FIT = (
+_ONE_FIT = (
     "Only this fit is counted, because arrays have no data set id. Pass the same "
     "ledger= to all fits on the same data."
 )
-OUT_OF_SIGHT = (
+_OUT_OF_SIGHT = (
     "Earlier steps fitted to the same data, and settings chosen by comparing fits, "
     "are detected only in scikit-learn's Pipeline and searches. The ledger counts "
     "each fit, not the choice."
@@ -119,8 +119,8 @@ def privacy_of(
         CLASSES_SEEN: classes_seen,
         SEEDED: seeded and noisy,
         warning: warning,
-        ONE_FIT: not counted,
-        OUT_OF_SIGHT: True,
+        _ONE_FIT: not counted,
+        _OUT_OF_SIGHT: True,
     }
     found = stated_guarantee(plan, "row")
     found["private"] = plan.private and not classes_seen

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class LowRank(nn.Module):
+class _LowRank(nn.Module):
     """Add a low-rank update to a frozen linear layer or convolution.
 
     `up` starts at zero, so the network starts as it was [Hu et al. 2022].
@@ -92,7 +92,7 @@ def adapt(
                     f"--adapter lora cannot adapt {name}, because another layer has "
                     "the same weight. Leave it out with --layers, or use bias."
                 )
-            update = LowRank(layer, rank, generator)  # pyright: ignore[reportArgumentType]
+            update = _LowRank(layer, rank, generator)  # pyright: ignore[reportArgumentType]
             setattr(layers[parent], own, update)
             found = True
     if not found or not last:
@@ -107,11 +107,11 @@ def merged(model: nn.Module) -> nn.Module:
 
     A model without updates is returned itself.
     """
-    if not any(isinstance(m, LowRank) for m in model.modules()):
+    if not any(isinstance(m, _LowRank) for m in model.modules()):
         return model
     model = deepcopy(model)
     for name, layer in list(model.named_modules()):
-        if isinstance(layer, LowRank):
+        if isinstance(layer, _LowRank):
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, layer.merged())
     return model

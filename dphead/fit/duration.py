@@ -36,7 +36,7 @@ _CUBES = 5.5e9  # eigenvalues of a matrix of width w take w³ / _CUBES s, on one
 _COPIED_ENTRIES, _TESTED_ENTRIES = 16e6, 14e6
 _SHORT_SECONDS = 1.0  # a shorter fit needs no compiled kernels; chosen
 LONG_SECONDS = 60.0  # longer fits are announced; chosen
-LIMIT_SECONDS = 3600.0  # largest time of the sums of one matrix per class; chosen
+_LIMIT_SECONDS = 3600.0  # largest time of the sums of one matrix per class; chosen
 
 
 def expected_seconds(releases: Sequence[PlannedRelease], facts: ProblemInfo) -> float:
@@ -74,14 +74,14 @@ def check_duration(
     """Return the expected seconds of a fit, or refuse a fit that takes hours.
 
     Call it before the charge. Only the sums of one matrix per class have a limit,
-    because other methods avoid these sums. Raises ValueError beyond LIMIT_SECONDS.
+    because other methods avoid these sums. Raises ValueError beyond _LIMIT_SECONDS.
     """
     seconds = expected_seconds([r for r in releases if _by_class(r)], facts)
-    if seconds > LIMIT_SECONDS:
+    if seconds > _LIMIT_SECONDS:
         raise ValueError(
             f"{name} would need about {time_in_words(seconds)} to sum one matrix for "
             f"each of {facts.n_classes} classes with {facts.n_features} features. The "
-            f"limit is {time_in_words(LIMIT_SECONDS)}. Use `--method dp-fc` or "
+            f"limit is {time_in_words(_LIMIT_SECONDS)}. Use `--method dp-fc` or "
             "`--method auto`."
         )
     return expected_seconds(releases, facts)

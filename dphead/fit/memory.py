@@ -37,7 +37,7 @@ _PRIVATE_N_STEP_BYTES = 100 * _MB
 # control groups of Linux: the memory limit, the memory in use, and its part that the
 # kernel frees first, in version 2 ("") and version 1
 GROUPS = "/sys/fs/cgroup"
-GROUP_FILES = {
+_GROUP_FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": (
         "memory.limit_in_bytes",
@@ -244,7 +244,7 @@ def left_in_groups(controllers: str, name: str) -> Iterator[int]:
     pages of files before it refuses memory.
     """
     top = Path(GROUPS, controllers)
-    limit, used, freed = GROUP_FILES[controllers]
+    limit, used, freed = _GROUP_FILES[controllers]
     group = top / name.lstrip("/")
     for folder in (group, *group.parents):
         with suppress(OSError, KeyError, ValueError):  # "max" means no limit

@@ -28,7 +28,7 @@ LEAST_NORM = 1e-12  # lower bound on a vector's norm, against division by zero; 
 _COUNT_PART = 0.1
 # The count replaces n_rows if the two differ by more than this number of standard
 # deviations of the count's noise; chosen.
-COUNT_DEVIATIONS = 2.0
+_COUNT_DEVIATIONS = 2.0
 # lower bound on the typical length of centered rows, which noise could make 0; chosen
 _SHORTEST = 0.1
 
@@ -167,7 +167,7 @@ def rows_that_count(answer: Released, n_rows: int) -> float:
     make a mean of any length.
     """
     found = float(answer.value[0, 0])
-    if abs(found - n_rows) <= COUNT_DEVIATIONS * answer.noise_sd:
+    if abs(found - n_rows) <= _COUNT_DEVIATIONS * answer.noise_sd:
         return float(n_rows)
     return max(found, answer.noise_sd, 1.0)
 

@@ -42,7 +42,7 @@ from dphead.solvers.shrinkage import shrunk_gram
 
 # Share of the edge of the noise's spectrum that is the ridge of a shrunk matrix: chosen
 # from 0.3 to 0.6 on held-out rows of three data sets (results/ablation).
-SHRUNK_SHARE = 0.4
+_SHRUNK_SHARE = 0.4
 _BOHNING = "None: Böhning 1992's bound, by the loss"
 _GRAM_SHARE = Setting(
     "Fraction of mu² for the Gram matrix; None: every release has the same noise.",
@@ -168,7 +168,7 @@ class DPFC:
         released = yield Request("gram", statistic, Params(rows))
         gram, share = released.value, None
         if self.shrink and released.noise_sd and len(gram) <= WIDEST_SPECTRUM:
-            gram, share = shrunk_gram(released), SHRUNK_SHARE
+            gram, share = shrunk_gram(released), _SHRUNK_SHARE
         if bordered:
             # without noise, rows are not clipped, and neither is the constant
             clip = self.feature_clip if np.isfinite(facts.mu) else np.inf

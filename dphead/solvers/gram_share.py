@@ -27,7 +27,7 @@ from dphead.solvers.base import ProblemInfo
 _CLASSES_POWER = 1.5
 _ODDS, _POWER = 0.18, 0.25
 _SMALL = 9.0
-LEAST, MOST = 0.05, 0.55  # smallest and largest share in those fits
+_LEAST, _MOST = 0.05, 0.55  # smallest and largest share in those fits
 
 
 def gram_share(facts: ProblemInfo) -> float:
@@ -37,4 +37,4 @@ def gram_share(facts: ProblemInfo) -> float:
     odds = _ODDS * q**_POWER * min(1.0, q / _SMALL)
     # without noise, odds are infinite, and 1 - 1/(1 + odds) is 1 where odds/(1 + odds)
     # would be NaN
-    return max(LEAST, min(1 - 1 / (1 + odds), MOST))
+    return max(_LEAST, min(1 - 1 / (1 + odds), _MOST))

@@ -11,7 +11,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from dphead.solvers.base import ProblemInfo
 
 # share of n_rows, for a mean Gram matrix of unit rows, which has trace 1; chosen
-RIDGE_WITHOUT_NOISE = 1e-4
+_RIDGE_WITHOUT_NOISE = 1e-4
 # Columns of the widest Gram matrix with a computed spectrum: with 3,969 columns, the
 # spectrum took longer than the pass over the data (commit 6269ee1).
 WIDEST_SPECTRUM = 2048
@@ -62,7 +62,7 @@ def ridge_for(
         narrow = facts.n_features <= WIDEST_SPECTRUM
         share = _EDGE_SHARE if narrow else _EDGE_SHARE_WIDE
     # even without noise, because features can be linearly dependent
-    least = RIDGE_WITHOUT_NOISE * facts.n_rows
+    least = _RIDGE_WITHOUT_NOISE * facts.n_rows
     return least + spectral_edge(share * gram_sd, facts.n_features)
 
 

@@ -162,9 +162,9 @@ def test_poisson_batches_are_audited_with_the_mixture():
 
 
 def test_a_plan_without_noise_is_refused():
-    _, plan = planned("dp-ls", {}, epsilon=math.inf)
+    solver, plan = planned("dp-ls", {}, epsilon=math.inf)
     with pytest.raises(ValueError, match="An audit cannot test epsilon"):
-        audit.claim_of(plan)
+        audit.attack(solver, plan, [], 1)
 
 
 def test_a_claim_below_the_epsilon_of_the_releases_fails():

@@ -80,7 +80,7 @@ def test_known_blocks_come_together_and_others_as_they_are_read(path, monkeypatc
                     assert np.array_equal(block.x[: len(slots)], x[slots])
                     continue
                 assert block.x.shape == (len(block.index), 0)
-                assert len(block.index) in (256, features.KNOWN_TOGETHER * 256)
+                assert len(block.index) in (256, 4 * 256)
             whole = [b for b in blocks if len(b.index) > 256]
             assert bool(whole) == (len(unknown) < n)
 

@@ -90,9 +90,21 @@ def test_features_take_what_is_left_of_a_small_machine(monkeypatch):
     assert 0 < divided(None).kept < DEFAULT_BYTES
 
 
-@pytest.mark.parametrize("controllers", ["", "memory"])
-def test_the_limits_of_a_container_count(controllers, tmp_path, monkeypatch):
-    limit, used, freed = memory.GROUP_FILES[controllers]
+@pytest.mark.parametrize(
+    "controllers, limit, used, freed",
+    [
+        ("", "memory.max", "memory.current", "inactive_file"),
+        (
+            "memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_inactive_file",
+        ),
+    ],
+)
+def test_the_limits_of_a_container_count(
+    controllers, limit, used, freed, tmp_path, monkeypatch
+):
     top = tmp_path / controllers
     inner = top / "job" / "step"
     inner.mkdir(parents=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dphead.planning.methods import make_method
 from dphead.solvers import ProblemInfo
-from dphead.solvers.gram_share import LEAST, MOST, gram_share
+from dphead.solvers.gram_share import gram_share
 
 FACTS = ProblemInfo(50_000, 1_280, 10, mu=0.27)
 SIZES = st.integers(0, 10**9)
@@ -21,12 +21,12 @@ BUDGETS = st.floats(1e-9, 1e9) | st.just(math.inf)
 @settings(deadline=None)
 @given(SIZES, st.integers(1, 10**6), st.integers(2, 10**6), BUDGETS)
 def test_it_is_a_share_whatever_the_sizes(n, d, m, mu):
-    assert LEAST <= gram_share(ProblemInfo(n, d, m, mu)) <= MOST
+    assert 0.05 <= gram_share(ProblemInfo(n, d, m, mu)) <= 0.55
 
 
 def test_more_rows_or_budget_give_the_gram_matrix_more_and_more_classes_less():
     share = gram_share(FACTS)
-    assert LEAST < share < MOST
+    assert 0.05 < share < 0.55
     assert gram_share(replace(FACTS, n_rows=20_000)) < share
     assert gram_share(replace(FACTS, mu=0.1)) < share
     assert gram_share(replace(FACTS, n_classes=100)) < share

@@ -7,7 +7,6 @@ from fits import head_of, right
 from dphead.planning.methods import make_method
 from dphead.privacy.contract import Released
 from dphead.solvers import DPFC, LeastSquares, ProblemInfo
-from dphead.solvers.feature_covariance import SHRUNK_SHARE
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import RidgeSolver, ridge_for
 from dphead.solvers.shrinkage import shrunk_weights
@@ -60,7 +59,7 @@ def test_preconditioned_steps_are_those_of_the_slow_definition(apart, shrink):
     with pytest.raises(StopIteration) as done:
         asking.send(given[-1])
 
-    ridge = ridge_for(facts, sd, None, SHRUNK_SHARE if shrink else None)
+    ridge = ridge_for(facts, sd, None, 0.4 if shrink else None)
     values, vectors = np.linalg.eigh(gram)
     kept = (vectors * np.maximum(values, -ridge / 2)) @ vectors.T
     matrix = shrunk_slowly(gram, sd) if shrink else kept

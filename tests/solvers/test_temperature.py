@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fits import head_of
 
-from dphead.analysis.metrics import expected_calibration_error, probabilities
+from dphead.analysis.metrics import evaluate_scores
 from dphead.planning.plan import make_plan
 from dphead.solvers import Auto, ProblemInfo, auto
 from dphead.solvers.balancing_rule import AFTER, BEFORE
@@ -135,10 +135,10 @@ def test_probabilities_are_calibrated_and_classes_stay(m, most, found):
     head = head_of(Auto(), x, y, m, 3.0, seed=1)
     scores = head.scores(new)
     before = scores * found[-1][-1]
-    error = expected_calibration_error(label, probabilities(scores))
-    assert (
-        error < most < expected_calibration_error(label, probabilities(before)) - 0.02
+    error, earlier = (
+        evaluate_scores(one, label)["calibration_error"] for one in (scores, before)
     )
+    assert error < most < earlier - 0.02
     assert np.array_equal(scores.argmax(axis=1), before.argmax(axis=1))
 
 

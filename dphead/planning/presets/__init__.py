@@ -24,7 +24,7 @@ from typing import Any
 _DELTA = 1e-5  # default without a preset, as in papers on CIFAR
 
 
-def preset_names() -> list[str]:
+def _preset_names() -> list[str]:
     """Return the names of all presets."""
     return sorted(_presets())
 
@@ -36,10 +36,10 @@ def load(name: str) -> dict[str, Any]:
     to the user. `columns` and `search` replace the entries of the base. Raises
     ValueError for an unknown name.
     """
-    if name not in preset_names():
+    if name not in _preset_names():
         raise ValueError(
             f"`--preset` {name!r} is unknown. Choose one of "
-            f"{', '.join(preset_names())}, or drop --preset."
+            f"{', '.join(_preset_names())}, or drop --preset."
         )
     preset = dict(_presets()[name])
     base = load(preset.pop("base")) if "base" in preset else {}
