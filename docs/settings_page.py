@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dphead.finetune.settings import Settings
-from dphead.planning.methods import settable
-from dphead.planning.option_aliases import Batches, RowPreparation
+from dphead.planning.methods import Batches, RowPreparation, settable
 from dphead.planning.registry import OURS
 from dphead.solvers.settings import TRIALS, Declared, settings_of
 

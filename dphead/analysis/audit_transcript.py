@@ -217,7 +217,7 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class _Reading:
     """Hold the auditor's results for one release.
 
     Attributes
@@ -258,7 +258,7 @@ class Witness:
         self.worlds = [Sums(problem.world(inside)) for inside in (False, True)]
         self._canary = problem.slots[-1]
 
-    def read(self, seen: Seen, inside: bool) -> Reading:
+    def read(self, seen: Seen, inside: bool) -> _Reading:
         """Compare a release with both worlds, in units of the integer sum.
 
         `inside` is True if the canary is in the fit.
@@ -294,7 +294,7 @@ class Witness:
         ratio = ratios[1] - ratios[0]
         share = share_of_sensitivity(seen, difference)
         own = (distance / sd) ** 2
-        return Reading(sd, ratio, own, noise / sd, score, share, present, broken)
+        return _Reading(sd, ratio, own, noise / sd, score, share, present, broken)
 
 
 def planned(seen: Seen) -> tuple[float, float]:

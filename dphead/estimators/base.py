@@ -37,8 +37,7 @@ from dphead.fit.head_file import save_head
 from dphead.fit.options import AXES_COUNT
 from dphead.fit.public_axes import ChosenAxes, choose_axes
 from dphead.fit.run_folder import tuning_of
-from dphead.planning.methods import Method, make_method
-from dphead.planning.option_aliases import RowPreparation
+from dphead.planning.methods import Method, RowPreparation, make_method
 from dphead.planning.plan import Target, check_facts, check_unit
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.solvers.base import ProblemInfo

@@ -30,7 +30,6 @@ from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
 from dphead.estimators.labels import saved_facts
 from dphead.estimators.leakage_warnings import around, is_news
-from dphead.fit.backends import Backend
 from dphead.fit.fit import (
     About,
     Fit,
@@ -384,7 +383,9 @@ class HeadEstimator(PrivateEstimator):
 
     group_cap: Annotated[int | None, GROUP_CAP] = None
     group_mean: Annotated[bool, GROUP_MEAN] = False
-    backend: Annotated[Backend, Setting("Computes sums and weights.")] = "auto"
+    backend: Annotated[
+        Literal["auto", "numpy", "jax"], Setting("Computes sums and weights.")
+    ] = "auto"
 
     def _plan_head(
         self, solver: Solver[_T], data: TrainingData, accountant: str = "auto"

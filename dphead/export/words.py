@@ -118,7 +118,7 @@ _DECODER = (
     "`open_picture(file, folder)` returns the image before resizing. Other decoders "
     "may rotate, invert or scale it differently."
 )
-WIDTH = 100  # columns of prose; chosen
+_WIDTH = 100  # columns of prose; chosen
 _SHOWN_CLASSES = 20  # largest number of listed classes; chosen
 
 
@@ -208,4 +208,4 @@ def readme(trained: Trained, takes: str, code: str) -> str:
 
 
 def _filled(text: str) -> str:
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)

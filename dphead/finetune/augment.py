@@ -48,7 +48,7 @@ def _mixed(z: np.ndarray | np.uint64) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
-def crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
+def _crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
     """Crop at random after padding by reflection, and flip at random.
 
     The default padding is an eighth of the side; De22 C.2 pads by 4 pixels.
@@ -71,7 +71,7 @@ def _reflected(index: Tensor, size: int) -> Tensor:
     return torch.where(index >= size, 2 * (size - 1) - index, index)
 
 
-def resized_crop(x: Tensor, u: Tensor) -> Tensor:
+def _resized_crop(x: Tensor, u: Tensor) -> Tensor:
     """Crop a random box, resize it bilinearly, and flip it at random ("rrc").
 
     The box has 8 % to 100 % of the area and an aspect ratio of 3/4 to 4/3 [TAN23
@@ -153,7 +153,7 @@ def _ours(x: Tensor, u: Tensor) -> Tensor:
     the strength of the jitter; we use 0.2.
     """
     pad = max(4, round(20 * x.shape[2] / 224))
-    return jitter(crop_flip(x, u, pad), u[:, 4:], light=0.2, hue=0.0)
+    return jitter(_crop_flip(x, u, pad), u[:, 4:], light=0.2, hue=0.0)
 
 
 def _simclr(x: Tensor, u: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def _simclr(x: Tensor, u: Tensor) -> Tensor:
     """
     small = x.shape[2] < 64
     strength = 0.5 if small else 1.0
-    x = resized_crop(x, u)
+    x = _resized_crop(x, u)
     colored = jitter(x, u[:, 6:], 0.8 * strength, 0.2 * strength)
     x = _where(u[:, 5] < 0.8, colored, x)
     x = _where(u[:, 10] < 0.2, _gray(x).expand_as(x), x)
@@ -181,8 +181,8 @@ def _where(chosen: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "crop": crop_flip,
-    "rrc": resized_crop,
+    "crop": _crop_flip,
+    "rrc": _resized_crop,
     "ours": _ours,
     "simclr": _simclr,
 }

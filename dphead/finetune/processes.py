@@ -82,17 +82,6 @@ def _published(rank: int, host: str, port: int, one_host: bool) -> str:
         ) from error
 
 
-def local_device(device: str) -> str:
-    """Return the device to use, with this process's GPU for "cuda".
-
-    Raises ValueError if torch cannot use the device.
-    """
-    local = os.environ.get("LOCAL_RANK")
-    return usable_device(
-        f"cuda:{local}" if device == "cuda" and local is not None else device
-    )
-
-
 def usable_device(device: str) -> str:
     """Return the device to use, with a GPU for "auto" if there is one, else the CPU.
 

@@ -4,6 +4,7 @@ Process 0 leads the run and writes the folder. Under torchrun, other processes s
 gradients of their images, as for a head (`dphead.fit.run`).
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from dphead.finetune.images import Opened
 from dphead.finetune.models import build_network, pixel_scale
 from dphead.finetune.network import Network, NetworkSpec, TorchSums
 from dphead.finetune.options import FinetuneOptions, Scale
-from dphead.finetune.processes import local_device
+from dphead.finetune.processes import usable_device
 from dphead.finetune.saved import measure_network, save_network
 from dphead.finetune.settings import ModelSpec, Settings, Step
 from dphead.finetune.solver import NetworkDescent, TrainingState
@@ -176,7 +177,7 @@ def _network(options: FinetuneOptions, data: Data) -> Network:
     n_classes = len(data.source.class_names)
     spec = network_spec(options.settings, data.shape, n_classes, *given)
     spec = replace(spec, images=options.group_cap or 0)
-    return Network(spec, local_device(options.device), options.bf16)
+    return Network(spec, _local_device(options.device), options.bf16)
 
 
 def _sums(
@@ -194,6 +195,17 @@ def _sums(
     if hosts is not None:
         chunk = int(hosts.from_first(np.array([chunk]))[0])
     return sums or TorchSums(network, chunk=chunk)
+
+
+def _local_device(device: str) -> str:
+    """Return the device to use, with this process's GPU for "cuda".
+
+    Raises ValueError if torch cannot use the device.
+    """
+    local = os.environ.get("LOCAL_RANK")
+    return usable_device(
+        f"cuda:{local}" if device == "cuda" and local is not None else device
+    )
 
 
 def _facts_to_agree(

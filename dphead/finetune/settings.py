@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 from dphead.planning import presets
-from dphead.planning.option_aliases import BASE_LEARNING_RATE, EPOCHS, NORMALIZATION
+from dphead.planning.methods import BASE_LEARNING_RATE, EPOCHS, NORMALIZATION
 from dphead.solvers.gradient import (
     AVERAGE,
     BETA2,

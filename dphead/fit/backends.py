@@ -1,7 +1,7 @@
 """Choose what computes the sums and the solver's algebra: this host's CPU, or JAX."""
 
 from importlib.util import find_spec
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from dphead.solvers.base import Solver
 from dphead.solvers.on_device import OnDevice
@@ -10,7 +10,6 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import BlockSum, ReferenceSums
 
 _T = TypeVar("_T")
-Backend = Literal["auto", "numpy", "jax"]
 _PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
 
 

@@ -1,7 +1,8 @@
 """Divide a fit's memory bound before any charge, from public sizes only.
 
-Each module states its own needs: `data.features.streaming_bytes`, `sums.memory` and
-`solvers.base.solving_bytes`. This module adds up the needs and divides the rest.
+Two modules state their own needs: `data.features.streaming_bytes` and
+`solvers.base.solving_bytes`. This module adds them to those of the sums, and divides
+the rest.
 """
 
 import os
@@ -12,11 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from dphead.data.blocks import BLOCK_ROWS, BLOCKS_TOGETHER, streamed_rows
 from dphead.data.features import streaming_bytes
+from dphead.privacy.statistic_base import Statistic
+from dphead.privacy.statistics import ClassSums
 from dphead.solvers.base import PlannedRelease, ProblemInfo, solving_bytes
-from dphead.sums.memory import pass_bytes, row_bytes, sum_bytes, work_bytes
 from dphead.sums.passes import cores
+from dphead.sums.tuning import CONVERTED_ENTRIES, FACTOR_ROWS, MAX_SUM_COPY_BYTES
 
 DEFAULT_BYTES = 2 << 30  # limit for features and kept rows without a bound; chosen
 # modules that load later, threads and allocator space; chosen, tests check the bound
@@ -30,6 +35,12 @@ _PASSES_STREAMED = 2
 _BYTES_A_ROW = 64  # labels, splits, groups and counts of used slots, for each row
 _TEST_SCORE_BYTES = 12  # a score in float32 and its copy in float64
 _SENT_COPIES = 4  # copies of a sum sent between processes; chosen
+# Numbers of arrays in the code of `sums.cpu` and `privacy.statistics`. Raise them if a
+# sum needs more memory; tests check the bound.
+# arrays as large as a piece's scores: predictions, residuals, numpy's intermediates
+_SCORE_ARRAYS = 6
+# float64 arrays as large as the rows, while numpy converts them to integers
+_CONVERSION_ARRAYS = 8
 _MB = 10**6
 # When n is private, the stated need is rounded up to this size, which is
 # _BYTES_A_ROW of 1.5 million rows.
@@ -125,7 +136,7 @@ def share(
     width = facts.n_features + 1
     sent = 0
     if processes > 1:
-        sent = _SENT_COPIES * max(sum_bytes(r.statistic, width) for r in releases)
+        sent = _SENT_COPIES * max(_sum_bytes(r.statistic, width) for r in releases)
     taken = fixed + streaming(facts) + sums(facts, releases) + sent
     most = resident() + available() if bound is None else bound
     if taken > most:
@@ -150,7 +161,7 @@ def share(
         # without a bound, the memory of larger blocks is negligible
         return _divided(min(free, DEFAULT_BYTES), loaded, 0)
     small, large = streamed_rows(facts.n_features), BLOCKS_TOGETHER * BLOCK_ROWS
-    more = row_bytes(large, width, cores()) - row_bytes(small, width, cores())
+    more = _row_bytes(large, width, cores()) - _row_bytes(small, width, cores())
     return _divided(free, loaded, more)
 
 
@@ -194,8 +205,8 @@ def streaming(facts: ProblemInfo) -> int:
     threads = cores()
     rows = streamed_rows(facts.n_features)
     blocks = streaming_bytes(facts.n_features, threads)
-    integers = row_bytes(rows, facts.n_features + 1, threads)
-    return blocks + integers + work_bytes(facts.n_classes, threads)
+    integers = _row_bytes(rows, facts.n_features + 1, threads)
+    return blocks + integers + _work_bytes(facts.n_classes, threads)
 
 
 def sums(facts: ProblemInfo, releases: list[PlannedRelease]) -> int:
@@ -207,12 +218,65 @@ def sums(facts: ProblemInfo, releases: list[PlannedRelease]) -> int:
     following = [*(release.statistic for release in releases[1:]), None]
     for release, after in zip(releases, following, strict=True):
         own = release.statistic
-        work = pass_bytes(own, after, width, facts.n_classes, cores())
+        work = _pass_bytes(own, after, width, facts.n_classes, cores())
         largest = max(largest, sum(kept.values()) + work)
         if own.kind == "gram":
-            kept[release.label] = sum_bytes(own, width)
+            kept[release.label] = _sum_bytes(own, width)
     weights, solution = solving_bytes(facts, bool(kept))
     return weights + max(largest, sum(kept.values()) + solution)
+
+
+def _sum_bytes(statistic: Statistic, width: int) -> int:
+    """Return the bytes of one int64 sum.
+
+    width counts the columns of a row and the constant.
+    """
+    return 8 * int(np.prod(statistic.shape(width)))
+
+
+def _row_bytes(n_rows: int, width: int, threads: int) -> int:
+    """Return the bytes of n_rows rows of integers on each thread.
+
+    An entry takes 4 bytes for moments and 2 for other rows, and 8 more while parts are
+    joined.
+    """
+    return 12 * n_rows * width * threads
+
+
+def _work_bytes(n_classes: int, threads: int) -> int:
+    """Return the bytes for converting rows to integers, and for their scores."""
+    # both are bounded by constants, so no term grows with the number of rows
+    pieces = _CONVERSION_ARRAYS * 8 * CONVERTED_ENTRIES
+    scores = _SCORE_ARRAYS * 8 * FACTOR_ROWS * n_classes
+    return threads * (pieces + scores)
+
+
+def _pass_bytes(
+    statistic: Statistic,
+    after: Statistic | None,
+    width: int,
+    n_classes: int,
+    threads: int,
+) -> int:
+    """Return the bytes of a statistic's sum with its copies in one pass.
+
+    `after` is the statistic of the next request. A sum has a copy on each thread, and
+    three copies while the secret rows are compared. Its noise and the released value
+    take less than these. A thread that sums by numpy also holds some rows in float64,
+    with products of a strip.
+    """
+    size = _sum_bytes(statistic, width)
+    if statistic.kind == "gram" and isinstance(after, ClassSums):
+        # one pass makes both sums, and the class sums wait for their request
+        size += _sum_bytes(after, width)
+    # as in `sums.passes.on_every_core`
+    copies = min(threads, max(1, MAX_SUM_COPY_BYTES // size))
+    work = copies * 8 * FACTOR_ROWS * width
+    if statistic.kind == "gram":
+        work *= 4  # rows in float64, their weights, and a strip of their products
+    elif statistic.kind == "outer":
+        work += copies * size * (2 if width - 1 <= n_classes else 1)
+    return (copies + 3) * size + work
 
 
 def available() -> int:

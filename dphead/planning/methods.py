@@ -1,15 +1,120 @@
 """Build a solver from a method's name, a preset and options."""
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from dphead.planning import presets, registry
-from dphead.planning.option_aliases import STANDS_FOR, Batches, RowPreparation, taken
 from dphead.solvers import ProblemInfo, Solver
+from dphead.solvers.centering import CENTER_SHARE, UNIT_NORM, Centering
+from dphead.solvers.normalization import ChannelNormalization
 from dphead.solvers.prior import PublicPrior, read_prior
-from dphead.solvers.settings import Declared, settings_of
+from dphead.solvers.settings import (
+    OFF,
+    POSITIVE,
+    Declared,
+    Setting,
+    check_settings,
+    settings_of,
+    typed,
+)
 
+_T = TypeVar("_T", "Batches", "RowPreparation")
 _NOT_SETTINGS = ("name", "centering")  # fields of a solver that are not settings
+# defaults of a method that replace those of its class; both come from trials
+_OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dp-adam": {"optimizer": "adam", "learning_rate": 0.1}
+}
+# each alternative setting, and the solver's setting that it replaces
+_STANDS_FOR = {
+    "epochs": "steps",
+    "base_learning_rate": "learning_rate",
+    "batch_size": "sampling_prob",
+}
+_BATCH_SIZE = Setting(
+    "Expected size of Poisson batches (default: the full batch).",
+    POSITIVE,
+    OFF,
+    option=True,
+)
+EPOCHS = Setting("Number of epochs, instead of steps.", POSITIVE, option=True)
+BASE_LEARNING_RATE = Setting(
+    "Learning rate for batches of 512 rows, scaled in proportion to the batch size; "
+    "replaces learning_rate.",
+    POSITIVE,
+    "TB21 Table 13",
+)
+NORMALIZATION = Setting(
+    "Normalize channels instead of centering: a table of n_channels, mean_clip, "
+    "square_clip, noise_multiplier and threshold.",
+    source=OFF,
+)
+_BASE_BATCH = 512  # rows of a batch; TB21 Table 13
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Describe Poisson batches by their expected size in rows, and by epochs."""
+
+    batch_size: Annotated[int | float | None, _BATCH_SIZE] = None
+    epochs: Annotated[float | None, EPOCHS] = None
+    base_learning_rate: Annotated[float | None, BASE_LEARNING_RATE] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def resolve(self, settings: dict[str, Any], facts: ProblemInfo) -> dict[str, Any]:
+        """Return the settings with the sampling_prob, steps and learning_rate set.
+
+        Existing values of steps and learning_rate stay.
+        """
+        found = dict(settings)
+        if self.batch_size is not None:
+            found["sampling_prob"] = min(1.0, self.batch_size / facts.n_rows)
+        prob = found.get("sampling_prob", 1.0)
+        batches = found.get("epoch_steps") or 1  # 0 is refused with the other settings
+        if self.epochs is not None:
+            found.setdefault("steps", max(1, round(self.epochs * batches / prob)))
+        if self.base_learning_rate is not None:
+            rate = self.base_learning_rate * prob * facts.n_rows / _BASE_BATCH / batches
+            found.setdefault("learning_rate", rate)
+        return found
+
+
+@dataclass(frozen=True)
+class RowPreparation:
+    """Describe how rows are scaled before other transforms."""
+
+    unit_norm: Annotated[bool | None, UNIT_NORM] = None
+    center_share: Annotated[float | None, CENTER_SHARE] = None
+    normalization: Annotated[dict[str, Any] | None, NORMALIZATION] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.center_share and self.normalization is not None:
+            raise ValueError(
+                "`center_share` cannot be combined with `normalization`. Drop one of "
+                "the two."
+            )
+        if self.center_share and self.unit_norm is False:
+            raise ValueError("`center_share` needs `unit_norm`. Drop one of the two.")
+
+    def centering(self) -> Centering | ChannelNormalization:
+        """Return the solver's `centering`."""
+        if self.normalization is not None:
+            return _normalization(self.normalization)
+        share = Centering.share if self.center_share is None else self.center_share
+        return Centering(share, self.unit_norm is not False)
+
+
+def _normalization(table: dict[str, Any]) -> ChannelNormalization:
+    try:
+        return ChannelNormalization(**table)
+    except TypeError:
+        names = ", ".join(settings_of(ChannelNormalization))
+        raise ValueError(
+            f"`normalization` must be a table of {names}, got {typed(table)}. Use only "
+            "these names. The last two are optional."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -60,12 +165,12 @@ def make_method(
     """
     kind = registry.solver_class(name)
     options = {k: v for k, v in options.items() if v is not None}
-    for one, other in STANDS_FOR.items():
+    for one, other in _STANDS_FOR.items():
         if one in options and other in options:
             raise ValueError(
                 f"`{one}` and `{other}` set the same number. Drop one of the two."
             )
-    defaults = registry.OTHER_DEFAULTS.get(name, {})
+    defaults = _OTHER_DEFAULTS.get(name, {})
     settings = dict(defaults)
     accountant, source = "auto", registry.source(name)
     if preset is not None:
@@ -73,7 +178,7 @@ def make_method(
         settings |= _preset_settings(name, preset, data, options)
         accountant, source = data["accountant"], data["source"]
     # a user's setting also replaces the preset's alternative to it, such as epochs
-    for one, other in STANDS_FOR.items():
+    for one, other in _STANDS_FOR.items():
         settings.pop(other if one in options else one if other in options else "", None)
     settings |= options
     known = {*settable(name), *_shorthands(name)}
@@ -101,7 +206,7 @@ def settable(name: str) -> dict[str, Declared | None]:
     """
     kind = _described(name)
     declared = settings_of(kind)
-    for key, default in registry.OTHER_DEFAULTS.get(name, {}).items():
+    for key, default in _OTHER_DEFAULTS.get(name, {}).items():
         declared[key] = replace(declared[key], default=default)
     own = [f.name for f in fields(kind) if f.init]
     found = {key: declared.get(key) for key in own if key not in _NOT_SETTINGS}
@@ -116,7 +221,7 @@ def _shorthands(name: str) -> dict[str, Declared]:
         found |= settings_of(RowPreparation)
     for key, declared in settings_of(Batches).items():
         batches = key != "base_learning_rate" or "sampling_prob" in own
-        if STANDS_FOR[key] in own and batches:
+        if _STANDS_FOR[key] in own and batches:
             found[key] = declared
     return {k: d for k, d in found.items() if k not in own}
 
@@ -175,7 +280,7 @@ def _preset_settings(
     missing = [
         k
         for k in settings.pop("left_to_the_user", [])
-        if not {k, STANDS_FOR.get(k, k)} & set(options)
+        if not {k, _STANDS_FOR.get(k, k)} & set(options)
     ]
     if missing:
         columns = data.get("columns", {})
@@ -200,8 +305,8 @@ def _built(
     name: str, kind: type, settings: dict[str, Any], facts: ProblemInfo
 ) -> Solver:
     others = set(_shorthands(name))
-    rows = taken(RowPreparation, settings, others)
-    batches = taken(Batches, settings, others)
+    rows = _taken(RowPreparation, settings, others)
+    batches = _taken(Batches, settings, others)
     settings = batches.resolve(settings, facts)
     if "centering" in {f.name for f in fields(kind)}:
         settings["centering"] = rows.centering()
@@ -215,3 +320,9 @@ def _built(
             "the same name."
         )
     return solver
+
+
+def _taken(kind: type[_T], settings: dict[str, Any], names: set[str]) -> _T:
+    """Build `kind` from the settings in `names`, and remove these from `settings`."""
+    own = {f.name for f in fields(kind)} & names & set(settings)
+    return kind(**{name: settings.pop(name) for name in own})

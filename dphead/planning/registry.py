@@ -22,10 +22,6 @@ OURS = {  # name: module:class
     "dp-optax": "dphead.solvers.optax_descent:OptaxDescent",
     "prototypes": "dphead.solvers.prototypes:Prototypes",
 }
-# defaults of a method that replace those of its class; both come from trials
-OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
-    "dp-adam": {"optimizer": "adam", "learning_rate": 0.1}
-}
 _PARTS = ("plan", "solve")
 
 

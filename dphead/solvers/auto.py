@@ -14,15 +14,13 @@ from dphead.privacy.statistics import (
     CorrectCounts,
 )
 from dphead.solvers.auto_rules import (
-    AFTER_PART,
-    BEFORE_PART,
     DESCENT,
     SCALE_SHARE,
     WIDEST_UNNOISED_GRAM,
     AdaptiveStepSize,
     center_noise,
     center_share,
-    count_share,
+    count_shares,
     is_strong,
     private_descent,
     unnoised_descent,
@@ -253,14 +251,12 @@ class Auto:
         if _exact(facts):
             return {}
         counts: dict[str, tuple[type[ClassCounts], float]] = {}
-        share = count_share(facts)
+        before, after, last = count_shares(facts, self.balanced)
         if self.balanced:
-            # parts of the same share, so the noise of gradients does not change
-            counts[BEFORE] = ClassCorrectCounts, share * BEFORE_PART
-            counts[AFTER] = ClassCorrectCounts, share * AFTER_PART
-            share *= 1 - BEFORE_PART - AFTER_PART
+            counts[BEFORE] = ClassCorrectCounts, before
+            counts[AFTER] = ClassCorrectCounts, after
         if self._estimates(facts):
-            counts["correct rows"] = CorrectCounts, share
+            counts["correct rows"] = CorrectCounts, last
         if own := self._class_share(facts):
             counts["correct rows of classes"] = ClassCorrectCounts, own
         return counts

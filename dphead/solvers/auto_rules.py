@@ -34,7 +34,7 @@ DESCENT = GradientDescent(
 )
 
 # Step size: noise alone moves a weight by this standard deviation over the whole
-# descent, in logits of unit rows (`rate`). results/auto (oracle): the best of 0.5, 0.9
+# descent, in logits of unit rows (`_rate`). results/auto (oracle): the best of 0.5, 0.9
 # and 1.6 on CIFAR-10; results/ablation.
 MOVE_LOGITS = 0.9
 # The same for a descent from a prior with little signal, which starts closer; trials
@@ -112,7 +112,7 @@ _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chose
 # ablation, "few rows": a share of 0.1 cost up to 1.3 points
 _LEAST_COUNT_SHARE, _MOST_COUNT_SHARE = 0.01, 0.03
 # Parts of that share for the counts before and after balancing (`balancing`); chosen
-BEFORE_PART, AFTER_PART = 0.6, 0.2
+_BEFORE_PART, _AFTER_PART = 0.6, 0.2
 
 
 def is_strong(facts: ProblemInfo) -> bool:
@@ -268,14 +268,20 @@ def center_noise(facts: ProblemInfo, share: float) -> float:
     return facts.n_features / (facts.mu * facts.n_rows) ** 2 / share
 
 
-def count_share(facts: ProblemInfo) -> float:
-    """Return the share of μ² that brings the count's noise down to _COUNT_SD.
+def count_shares(facts: ProblemInfo, balanced: bool) -> tuple[float, float, float]:
+    """Return the shares of μ² of the counts before and after balancing, and at the end.
 
-    The share is between _LEAST_COUNT_SHARE and _MOST_COUNT_SHARE.
+    Together they bring the count's noise down to _COUNT_SD, and are between
+    _LEAST_COUNT_SHARE and _MOST_COUNT_SHARE.
     """
     # a count has noise 1/(mu sqrt(share)), relative to n
     wanted = (1 / _COUNT_SD / (facts.mu * facts.n_rows)) ** 2
-    return min(_MOST_COUNT_SHARE, max(_LEAST_COUNT_SHARE, wanted))
+    share = min(_MOST_COUNT_SHARE, max(_LEAST_COUNT_SHARE, wanted))
+    if not balanced:
+        return 0.0, 0.0, share
+    # parts of the same share, so the noise of gradients does not change
+    left = 1 - _BEFORE_PART - _AFTER_PART
+    return share * _BEFORE_PART, share * _AFTER_PART, share * left
 
 
 class AdaptiveStepSize:

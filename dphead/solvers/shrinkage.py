@@ -16,9 +16,6 @@ from dphead.privacy.contract import Released
 from dphead.solvers.head import center_classes
 from dphead.solvers.ridge import spectral_edge
 
-# Widest matrix to shrink: with 3,969 columns, the eigenvalues take longer than the pass
-# over the data, and gain two points (results/ablation).
-WIDEST_SHRUNK = 4096
 # directions of the class sums are dropped if their squared length is below this share
 # of the largest one
 _NEARLY_ZERO = 1e-12

@@ -30,9 +30,13 @@ from dphead.privacy.transform import IntegerRows
 from dphead.solvers.on_device import own_settings
 from dphead.sums.cpu import CpuSums
 from dphead.sums.passes import cores
-from dphead.sums.tuning import DEVICE_ROWS, FLOAT64_EXACT, HALF_BASE, MAX_HALVES
+from dphead.sums.tuning import FLOAT64_EXACT
 
 _SHORT_FACTORS = (Gradient, Gram, ClassSums)  # statistics with factors of 13 bits
+# Bounds of exactness (dphead/privacy/proofs/exactness.md has each). Never raise them.
+_HALF_BASE = 64  # XLA's row integer is _HALF_BASE * high + low, both of 8 bits
+_MAX_HALVES = 96  # largest |low + high|: 32 + 64
+_DEVICE_ROWS = 1 << 17  # rows of one product on a device: 2**17 * 96**2 < 2**31
 # strips of a symmetric product on a CPU: 10 of 16 blocks are computed; chosen
 _STRIPS = 4
 
@@ -154,7 +158,7 @@ def _products(statistic: Statistic, left: Any, right: Any) -> Any:
 
     Only the upper triangles of symmetric sums are defined.
     """
-    assert DEVICE_ROWS * statistic.max_entry <= FLOAT64_EXACT
+    assert _DEVICE_ROWS * statistic.max_entry <= FLOAT64_EXACT
     short = isinstance(statistic, _SHORT_FACTORS) and not isinstance(
         statistic, SigmoidHessians
     )
@@ -184,10 +188,10 @@ def _symmetric(product: Any, a: Any, b: Any) -> Any:
 
 
 def in_runs(product: Any, a: Any, b: Any) -> Any:
-    """Return the sum of product(a, b) over runs of DEVICE_ROWS rows, in int64."""
+    """Return the sum of product(a, b) over runs of _DEVICE_ROWS rows, in int64."""
     total = jnp.zeros((a.shape[0], b.shape[1]), jnp.int64)
-    for i in range(0, a.shape[1], DEVICE_ROWS):
-        run = slice(i, i + DEVICE_ROWS)
+    for i in range(0, a.shape[1], _DEVICE_ROWS):
+        run = slice(i, i + _DEVICE_ROWS)
         total = total + product(a[:, run], b[run])
     return total
 
@@ -205,7 +209,7 @@ def short_product(a: Any, b: Any) -> Any:
     halves: low low', high high' and (low + high) (low' + high'). The last one minus the
     other two is low high' + high low' [Karatsuba].
     """
-    assert DEVICE_ROWS * MAX_HALVES**2 < 2**31
+    assert _DEVICE_ROWS * _MAX_HALVES**2 < 2**31
     if not on_accelerator():
         return wide_product(a, b)
 
@@ -217,7 +221,7 @@ def short_product(a: Any, b: Any) -> Any:
     of_low = times(low_a, low_b)
     of_high = times(high_a, high_b)
     mixed = times(low_a + high_a, low_b + high_b) - of_low - of_high
-    return of_low + HALF_BASE * mixed + HALF_BASE**2 * of_high
+    return of_low + _HALF_BASE * mixed + _HALF_BASE**2 * of_high
 
 
 def on_accelerator() -> bool:
@@ -226,14 +230,14 @@ def on_accelerator() -> bool:
 
 
 def halves(x: Any) -> tuple[Any, Any]:
-    """Return low and high in int8: x = low + HALF_BASE * high.
+    """Return low and high in int8: x = low + _HALF_BASE * high.
 
-    |x| must be below 2**12. Then |low + high| is at most MAX_HALVES.
+    |x| must be below 2**12. Then |low + high| is at most _MAX_HALVES.
     """
     x = x.astype(jnp.int32)
-    middle = HALF_BASE // 2
-    low = ((x + middle) & (HALF_BASE - 1)) - middle
-    high = (x - low) // HALF_BASE
+    middle = _HALF_BASE // 2
+    low = ((x + middle) & (_HALF_BASE - 1)) - middle
+    high = (x - low) // _HALF_BASE
     return low.astype(jnp.int8), high.astype(jnp.int8)
 
 

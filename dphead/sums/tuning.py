@@ -5,18 +5,14 @@ sum. The sizes of the compiled kernels are in `kernels`. A size marked "chosen" 
 measured: benchmarks/results has no comparison with other values.
 """
 
-# Bounds of exactness (dphead/privacy/proofs/exactness.md has each).
+# Bound of exactness (dphead/privacy/proofs/exactness.md; `jax` has its own).
 FLOAT64_EXACT = 2**53  # float64 holds every whole number up to here
-HALF_BASE = 64  # XLA's row integer is HALF_BASE * high + low, both of 8 bits
-MAX_HALVES = 96  # largest |low + high|: 32 + 64
-DEVICE_ROWS = 1 << 17  # rows of one product on a device: 2**17 * 96**2 < 2**31
 
 # Pieces for numpy.
 CONVERTED_ENTRIES = 1 << 18  # entries converted to integers: 2 MB per array; chosen
 FACTOR_ROWS = 1024  # rows per batch of factors, for the cache; chosen
 
 # Checks.
-CHECKED_ROWS = 32  # secret rows, also added by the reference; chosen
 # Rows around the secret slot, which are added twice: 4 % of 50,000 rows; chosen.
 CHECKED_PIECE_ROWS = 2048
 

@@ -10,9 +10,7 @@ from numpy.testing import assert_array_equal
 
 from dphead.finetune.augment import (
     AUGMENTATIONS,
-    crop_flip,
     jitter,
-    resized_crop,
     row_keys,
     uniforms,
     views_of,
@@ -70,26 +68,26 @@ def test_views_keep_size_and_range_and_differ(name, size, channels):
 
 
 def test_a_crop_is_a_window_of_the_image_padded_by_reflection():
-    x = pictures()
+    x, crop = pictures(), AUGMENTATIONS["crop"]
     u = torch.zeros(6, 16)
     # down by the whole pad, left by it, not flipped
     u[:, 0], u[:, 1], u[:, 2] = 0.999, 0.0, 0.9
     padded = torch.nn.functional.pad(x, (2, 2, 2, 2), mode="reflect")
-    torch.testing.assert_close(crop_flip(x, u, 2), padded[:, :, 4:20, 0:16])
+    torch.testing.assert_close(crop(x, u), padded[:, :, 4:20, 0:16])
     u[:, 2] = 0.1
-    torch.testing.assert_close(crop_flip(x, u, 2), padded[:, :, 4:20, 0:16].flip(3))
+    torch.testing.assert_close(crop(x, u), padded[:, :, 4:20, 0:16].flip(3))
     u[:, :2] = 0.5
     u[:, 2] = 0.9
-    torch.testing.assert_close(crop_flip(x, u, 2), x)
+    torch.testing.assert_close(crop(x, u), x)
 
 
 def test_a_resized_crop_of_the_whole_image_is_the_image():
-    x = pictures()
+    x, crop = pictures(), AUGMENTATIONS["rrc"]
     u = torch.zeros(6, 16)
     u[:, 0], u[:, 1:4], u[:, 4] = 1.0, 0.5, 0.9
-    torch.testing.assert_close(resized_crop(x, u), x, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(crop(x, u), x, rtol=1e-4, atol=1e-5)
     u[:, 4] = 0.1
-    torch.testing.assert_close(resized_crop(x, u), x.flip(3), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(crop(x, u), x.flip(3), rtol=1e-4, atol=1e-5)
 
 
 def test_jitter_in_the_middle_changes_nothing():

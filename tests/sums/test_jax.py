@@ -31,7 +31,6 @@ from dphead.sums.cpu import CpuSums
 from dphead.sums.jax import JaxSums
 from dphead.sums.passes import NO_ROWS
 from dphead.sums.reference import ReferenceSums, rows_key
-from dphead.sums.tuning import HALF_BASE, MAX_HALVES
 from dphead.sums.verified import VerifiedSum, known_answers
 
 # a statistic of each kind of sum
@@ -389,8 +388,8 @@ def test_two_halves_are_the_number():
     halves = jax_sums.halves(jax.numpy.asarray(x.astype(np.int32)))
     low, high = (np.asarray(half).astype(np.int64) for half in halves)
     assert [half.dtype for half in halves] == [np.int8, np.int8]
-    assert np.array_equal(low + HALF_BASE * high, x)
-    assert np.abs(low + high).max() <= MAX_HALVES
+    assert np.array_equal(low + 64 * high, x)
+    assert np.abs(low + high).max() <= 96
 
 
 @pytest.mark.parametrize("cores", [1, 3, 7, 50])
