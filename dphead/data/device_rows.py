@@ -9,8 +9,6 @@ import numpy as np
 from dphead.privacy.python_values import python_value
 from dphead.solvers.on_device import own_settings
 
-_FLOATS = ("bfloat16", "float16", "float32", "float64")
-
 
 class DeviceRows:
     """Give features (n, d) of a jax array block by block, each from its own device.
@@ -212,39 +210,3 @@ def own_scalars(items: Any) -> list[Any]:
     with own_settings() if in_jax else nullcontext():
         both = in_jax | in_torch
         return [python_value(item) if type(item) in both else item for item in items]
-
-
-def jax_array(x: Any) -> Any:
-    """Return a jax array for `fit` or `predict`, read later if it has features.
-
-    A matrix of floats becomes `DeviceRows`, and other arrays become numpy's.
-
-    Raises
-    ------
-    ValueError
-        If the array has no values that this process can read.
-    """
-    from jax import Array, dtypes, numpy
-
-    refuse_traced(x)
-    if not isinstance(x, Array) or numpy.issubdtype(x.dtype, dtypes.extended):
-        raise ValueError(
-            f"A {type(x).__name__} of jax is not an array of numbers. Pass a jax.Array "
-            "of numbers, such as `ref[...]`."
-        )
-    if x.is_deleted():
-        raise ValueError(
-            f"An array of shape {x.shape} was deleted or donated, so it has no values. "
-            "Copy the array before that, and pass the copy."
-        )
-    if x.ndim == 2 and str(x.dtype) in _FLOATS:
-        return DeviceRows(x)
-    # labels; with replicated features, each process would charge a fit of its own
-    if x.ndim < 2 and x.is_fully_replicated and x.addressable_shards:
-        x = x.addressable_data(0)
-    if not x.is_fully_addressable:
-        raise ValueError(
-            f"Several processes share an array of shape {x.shape} and type {x.dtype}. "
-            "Pass features as float32, and labels and groups as numpy arrays."
-        )
-    return np.asarray(x)

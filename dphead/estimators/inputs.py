@@ -16,7 +16,7 @@ from dphead_extract.items import is_encodable
 from scipy.sparse import issparse
 
 from dphead.data.arrays import ArrayRows, declared_dtype, group_ids
-from dphead.data.device_rows import DeviceRows, jax_array
+from dphead.data.device_rows import DeviceRows, refuse_traced
 from dphead.data.features import (
     FeaturesFile,
     FeaturesRows,
@@ -51,6 +51,7 @@ from dphead.solvers.settings import typed
 from dphead.sums.hosts import Hosts, bounds
 
 _MOST_CLASSES = 2**20  # chosen, not measured
+_JAX_FLOATS = ("bfloat16", "float16", "float32", "float64")  # dtypes of features
 _LABELS = "biufUS"  # kinds of dtypes that classes may have
 
 
@@ -119,12 +120,48 @@ def as_arrays(*given: Any) -> tuple[Any, ...]:
 
 def _as_array(x: Any) -> Any:
     if type(x).__module__.split(".")[0] in ("jax", "jaxlib"):
-        return jax_array(x)
+        return _jax_array(x)
     kinds = {base.__module__.split(".")[0] for base in type(x).__mro__}
     if "torch" not in kinds or not hasattr(x, "detach"):
         return x
     x = x.detach().cpu()
     return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+
+
+def _jax_array(x: Any) -> Any:
+    """Return a jax array for `fit` or `predict`, read later if it has features.
+
+    A matrix of floats becomes `DeviceRows`, and other arrays become numpy's.
+
+    Raises
+    ------
+    ValueError
+        If the array has no values that this process can read.
+    """
+    from jax import Array, dtypes, numpy
+
+    refuse_traced(x)
+    if not isinstance(x, Array) or numpy.issubdtype(x.dtype, dtypes.extended):
+        raise ValueError(
+            f"A {type(x).__name__} of jax is not an array of numbers. Pass a jax.Array "
+            "of numbers, such as `ref[...]`."
+        )
+    if x.is_deleted():
+        raise ValueError(
+            f"An array of shape {x.shape} was deleted or donated, so it has no values. "
+            "Copy the array before that, and pass the copy."
+        )
+    if x.ndim == 2 and str(x.dtype) in _JAX_FLOATS:
+        return DeviceRows(x)
+    # labels; with replicated features, each process would charge a fit of its own
+    if x.ndim < 2 and x.is_fully_replicated and x.addressable_shards:
+        x = x.addressable_data(0)
+    if not x.is_fully_addressable:
+        raise ValueError(
+            f"Several processes share an array of shape {x.shape} and type {x.dtype}. "
+            "Pass features as float32, and labels and groups as numpy arrays."
+        )
+    return np.asarray(x)
 
 
 def from_arrays(

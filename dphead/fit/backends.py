@@ -1,10 +1,16 @@
 """Choose what computes the sums and the solver's algebra: this host's CPU, or JAX."""
 
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from dphead.solvers.base import Solver
-from dphead.solvers.on_device import OnDevice
+import numpy as np
+
+from dphead.privacy.contract import Released
+from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver, changed
+from dphead.solvers.on_device import own_settings
 from dphead.sums import kernels
 from dphead.sums.cpu import CpuSums
 from dphead.sums.reference import BlockSum, ReferenceSums
@@ -60,4 +66,42 @@ def on_device(solver: Solver[_T], backend: str) -> Solver[_T]:
     A solver of another package computes with numpy, unless it sets `takes_jax`.
     """
     takes_jax = uses_jax(backend) and getattr(solver, "takes_jax", False)
-    return OnDevice(solver) if takes_jax or hasattr(solver, "needs_jax") else solver
+    return _OnDevice(solver) if takes_jax or hasattr(solver, "needs_jax") else solver
+
+
+@dataclass(frozen=True)
+class _OnDevice(Generic[_T]):
+    """Give a solver its released values as jax arrays, in float64."""
+
+    solver: Solver[_T]
+
+    @property
+    def name(self) -> str:
+        """Return the solver's name."""
+        return self.solver.name
+
+    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
+        """Return the solver's plan."""
+        return self.solver.plan(facts)
+
+    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, _T]:
+        """Pass the solver's requests on, and return what it returns."""
+        steps: Any = self.solver.solve(facts)  # None begins a generator
+        answer: Any = None
+        while True:
+            # only while the solver computes, so that other code keeps its settings
+            with own_settings() as jnp:
+                if answer is not None:
+                    answer = changed(answer, partial(_placed, jnp))
+                try:
+                    ask = steps.send(answer)
+                except StopIteration as stop:
+                    return stop.value
+                if ask.params.weights is not None:  # `release` computes with numpy
+                    weights = np.asarray(ask.params.weights)
+                    ask = replace(ask, params=replace(ask.params, weights=weights))
+            answer = yield ask
+
+
+def _placed(jnp: Any, one: Released) -> Released:
+    return replace(one, value=jnp.asarray(one.value))

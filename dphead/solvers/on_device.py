@@ -1,55 +1,10 @@
-"""Compute a solver's algebra with jax arrays."""
+"""Set how jax computes: in float64, with dphead's own settings."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
-
-from dphead.privacy.contract import Released
-from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver, changed
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class OnDevice(Generic[_T]):
-    """Give a solver its released values as jax arrays, in float64."""
-
-    solver: Solver[_T]
-
-    @property
-    def name(self) -> str:
-        """Return the solver's name."""
-        return self.solver.name
-
-    def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the solver's plan."""
-        return self.solver.plan(facts)
-
-    def solve(self, facts: ProblemInfo) -> Generator[Request, Released, _T]:
-        """Pass the solver's requests on, and return what it returns."""
-        steps: Any = self.solver.solve(facts)  # None begins a generator
-        answer: Any = None
-        while True:
-            # only while the solver computes, so that other code keeps its settings
-            with own_settings() as jnp:
-                if answer is not None:
-                    answer = changed(answer, partial(_placed, jnp))
-                try:
-                    ask = steps.send(answer)
-                except StopIteration as stop:
-                    return stop.value
-                if ask.params.weights is not None:  # `release` computes with numpy
-                    weights = np.asarray(ask.params.weights)
-                    ask = replace(ask, params=replace(ask.params, weights=weights))
-            answer = yield ask
-
-
-def _placed(jnp: Any, one: Released) -> Released:
-    return replace(one, value=jnp.asarray(one.value))
 
 
 @contextmanager
