@@ -24,8 +24,8 @@ MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
 # Bounds (proofs/exactness.md).
 _MAX_WEIGHT = 1e100  # larger weights count as zero, and so do all below 1e-100
 MAX_SCORE_RATE = 1e290  # largest unit of a score: beyond, 0 times it could be NaN
-MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
-MAX_WEIGHT_NORM = 2**18  # norm of a class's integer weights: scores are below 2**30
+_MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
+_MAX_WEIGHT_NORM = 2**18  # norm of a class's integer weights: scores are below 2**30
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,10 @@ def integer_weights(weights: np.ndarray) -> IntegerWeights:
     length = float(np.sqrt(float(squared.max())))
     longest = largest * length / 2**20
     # Cauchy-Schwarz with RADIUS bounds every score by 2**30.
-    room = MAX_WEIGHT_NORM - 2 * np.sqrt(weights.shape[1])  # rounding may lengthen them
-    step = max(largest / MAX_INTEGER_WEIGHT, longest / room)
+    room = _MAX_WEIGHT_NORM - 2 * np.sqrt(
+        weights.shape[1]
+    )  # rounding may lengthen them
+    step = max(largest / _MAX_INTEGER_WEIGHT, longest / room)
     w = np.rint(weights / step)
     return IntegerWeights(w.astype(np.int16), step)
 

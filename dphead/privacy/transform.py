@@ -26,7 +26,7 @@ FINE_BITS = 20  # bits of a row's largest entry before the clip
 # Rows with all entries below this become zeros, so that `fine` divides by a power of
 # two that does not underflow.
 SMALLEST_ENTRY = 2.0**-900
-MAX_FEATURES = 2**22  # int64 holds the sum of this many squares of FINE_BITS integers
+_MAX_FEATURES = 2**22  # int64 holds the sum of this many squares of FINE_BITS integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +104,9 @@ class RowTransform:
                     f"{n_features} features. Please report it."
                 )
         # 2**22 squares of 20-bit integers stay below 2**62.
-        if n_features > MAX_FEATURES:
+        if n_features > _MAX_FEATURES:
             raise ValueError(
-                f"Rows can have at most {MAX_FEATURES} features, got {n_features}. "
+                f"Rows can have at most {_MAX_FEATURES} features, got {n_features}. "
                 "The squares of more could overflow. Use fewer features."
             )
         return n_features + (1 if self.append else 0)

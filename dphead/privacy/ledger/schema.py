@@ -16,8 +16,6 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    column,
-    select,
 )
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -80,8 +78,6 @@ _ONE_COMMIT = Index(
     unique=True,
     sqlite_where=PROGRESS.c.state == "committed",
 )
-# Fits in the order of their charges: `rowid` is SQLite's own number of a row.
-CHARGED = select(*FITS.c).order_by(column("rowid"))
 # Triggers stop accidents. They do not stop a holder who drops them.
 _APPEND_ONLY = [
     DDL(

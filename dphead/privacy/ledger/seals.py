@@ -9,10 +9,9 @@ import json
 from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import column, select
 
 from dphead.privacy.ledger.schema import (
-    CHARGED,
     FITS,
     PROGRESS,
     RELEASES,
@@ -26,6 +25,8 @@ from dphead.privacy.ledger.store import AWAITS, IDENTITY, LedgerFile
 _SEALED = ("sequence", "label", "noise_multiplier", "sampling_prob", "spec")
 _Fit = tuple[Any, list[tuple[Any, ...]]]  # a row of `fits`, and its releases
 # Made once: SQLAlchemy takes longer to build a statement than SQLite to run it.
+# Fits in the order of their charges: `rowid` is SQLite's own number of a row.
+_CHARGED = select(*FITS.c).order_by(column("rowid"))
 _SEALS = select(SEALS.c.fits, SEALS.c.meta, SEALS.c.digest).order_by(SEALS.c.id)
 _LAST = select(SEALS.c.fits, SEALS.c.digest, SEALS.c.id).order_by(SEALS.c.id.desc())
 _LAST = _LAST.limit(1)
@@ -77,9 +78,9 @@ def _charges(file: LedgerFile, first: int) -> tuple[list[_Fit], bool]:
 
     Also return whether there are releases without a fit.
     """
-    late, kept = CHARGED, _RELEASES
+    late, kept = _CHARGED, _RELEASES
     if first:
-        late = CHARGED.offset(first)
+        late = _CHARGED.offset(first)
         kept = kept.where(RELEASES.c.fit_id.in_(late.with_only_columns(FITS.c.fit_id)))
     releases = defaultdict(list)
     for release in file.query(kept):

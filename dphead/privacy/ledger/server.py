@@ -102,7 +102,7 @@ LOCK_STATEMENTS = """
 SELECT pg_catalog.pg_advisory_xact_lock(
     pg_catalog.hashtextextended(CAST(:lock AS pg_catalog.text), CAST(0 AS bigint)))
 """
-WRITES = "SET TRANSACTION READ WRITE"  # a standby refuses it
+_WRITES = "SET TRANSACTION READ WRITE"  # a standby refuses it
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -179,7 +179,7 @@ def url_of(path: str) -> str:
 def session(url: str) -> Iterator[Connection]:
     """Run a block in one transaction on a new connection to a team's server."""
     with _connection(url) as connection, one_error(), connection.begin():
-        for statement in (text(WRITES), _settings("")):
+        for statement in (text(_WRITES), _settings("")):
             connection.execute(statement)
         yield connection
 
@@ -229,7 +229,7 @@ def beginning(kind: str, dataset_id: str) -> list[Any]:
     # Released at the end of the transaction, whatever a pooler does.
     if kind == "write":
         lock = text(LOCK_STATEMENTS).bindparams(lock=f"dphead:{dataset_id}")
-        return [text(WRITES), settings, lock]
+        return [text(_WRITES), settings, lock]
     return [text(_SNAPSHOT), settings] if kind == "read" else [settings]
 
 
