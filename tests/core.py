@@ -7,7 +7,6 @@ import sys
 import numpy as np
 
 from dphead.data.arrays import ArrayRows
-from dphead.data.blocks import CHUNK
 from dphead.privacy.contract import Block, ReleaseSpec, SumTask
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.loss import LOSSES
@@ -128,7 +127,7 @@ def integer_sum(
     x,
     y=None,
     clip_norm=1.0,
-    block_rows=CHUNK,
+    block_rows=128,
     block_sum=None,
     **of_pass,
 ):
@@ -167,7 +166,7 @@ def added(way, statistic, params, x, y, index, clip_norm=0.7):
 def one_block(x, y, n=None):
     """A padded block and its mask."""
     n = len(x) if n is None else n
-    size = CHUNK * -(-len(x) // CHUNK)
+    size = 128 * -(-len(x) // 128)
     xs = np.zeros((size, x.shape[1]), np.float32)
     ys = np.full(size, -1, np.int32)
     xs[: len(x)], ys[: len(x)] = x, y

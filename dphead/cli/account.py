@@ -44,7 +44,9 @@ _OF_NOISE = {
     help="Sampling rate of Poisson batches (default 1: full batches).",
 )
 @click.option(
-    "--steps", type=values.WHOLE, help="Number of releases with this noise (default 1)."
+    "--steps",
+    type=values.Whole(),
+    help="Number of releases with this noise (default 1).",
 )
 @click.option(
     "--gaussian",

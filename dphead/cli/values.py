@@ -179,7 +179,6 @@ class Whole(Number):
 
 
 NUMBER = Number()
-WHOLE = Whole()
 NATURAL = Whole(1)
 _SEVERAL = 2**16  # bound of counts that cost time or memory; chosen, not measured
 MANY = Whole(1, _SEVERAL)

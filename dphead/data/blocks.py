@@ -7,7 +7,7 @@ import numpy as np
 
 from dphead.privacy.contract import Block
 
-CHUNK = 128  # rows that kernels add at a time; a block has a multiple of them
+_CHUNK = 128  # rows that kernels add at a time; a block has a multiple of them
 BLOCK_ROWS = 2048  # default number of rows of a block; chosen, not measured
 # Bytes of a streamed block. First passes over 50,000 x 15,552 rows took 7.3, 6.5, 4.3 s
 # with 32, 16, 8 MB (the system allocates larger memory anew for each block). Further
@@ -17,18 +17,18 @@ _BLOCK_BYTES = 16 << 20
 # blocks in memory are joined if each core has this many, for fewer calls; chosen, not
 # measured
 BLOCKS_TOGETHER = 4
-_SAMPLE_ROWS = 2 * CHUNK  # largest block of a sample; chosen, not measured
+_SAMPLE_ROWS = 2 * _CHUNK  # largest block of a sample; chosen, not measured
 
 
 def streamed_rows(n_features: int) -> int:
     """Return the number of rows per block read from disk."""
     return max(
-        CHUNK, min(BLOCK_ROWS, _BLOCK_BYTES // (4 * n_features)) // CHUNK * CHUNK
+        _CHUNK, min(BLOCK_ROWS, _BLOCK_BYTES // (4 * n_features)) // _CHUNK * _CHUNK
     )
 
 
 def rows_of_block(wanted: int, n_rows: int, sampled: bool) -> int:
-    """Return the number of rows per block, a multiple of CHUNK.
+    """Return the number of rows per block, a multiple of _CHUNK.
 
     Blocks of a sample have one size for all n_rows. Therefore no shape, and no message
     about memory, depends on the size of a sample. The shape of a full batch reveals a
@@ -36,7 +36,7 @@ def rows_of_block(wanted: int, n_rows: int, sampled: bool) -> int:
     Shape and number are visible to this process only (AUDIT.md, "Not protected").
     """
     most = min(wanted, _SAMPLE_ROWS) if sampled else min(wanted, n_rows)
-    return CHUNK * max(1, -(-most // CHUNK))
+    return _CHUNK * max(1, -(-most // _CHUNK))
 
 
 def padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block:

@@ -41,7 +41,7 @@ from dphead.privacy.statistic_base import Statistic
 from dphead.sums.reference import BlockSum
 
 # Numbers converted to float64 at a time; chosen, not measured.
-CPU_FLOAT64_NUMBERS = 2**18
+_CPU_FLOAT64_NUMBERS = 2**18
 _GPU_FLOAT64_NUMBERS = 2**24
 # Bounds: proofs/finetune.md.
 CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
@@ -118,7 +118,7 @@ class Part:
 
     def __init__(self, value: Tensor) -> None:
         value = value.detach().flatten(1).float().contiguous()
-        most = _GPU_FLOAT64_NUMBERS if value.is_cuda else CPU_FLOAT64_NUMBERS
+        most = _GPU_FLOAT64_NUMBERS if value.is_cuda else _CPU_FLOAT64_NUMBERS
         self.columns = value.split(max(1, most // len(value)), dim=1)
 
     def is_alike(self) -> bool:

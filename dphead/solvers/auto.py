@@ -155,7 +155,7 @@ class Auto:
             return (yield from self._without_noise(facts).solve(facts))
         descent = self.descent_for(facts)
         # The rule that lengthens steps was tested for softmax without a prior only. For
-        # sigmoids, trials with 0.6 to 3 logits instead of MOVE_LOGITS were within 1.5
+        # sigmoids, trials with 0.6 to 3 logits instead of 0.9 were within 1.5
         # points at ε = 1 and 8, on synthetic labels and digits (not stored).
         softmax = descent.loss == "softmax"
         planned = self.move or self.prior or not softmax or _exact(facts)

@@ -36,7 +36,7 @@ DESCENT = GradientDescent(
 # Step size: noise alone moves a weight by this standard deviation over the whole
 # descent, in logits of unit rows (`_rate`). results/auto (oracle): the best of 0.5, 0.9
 # and 1.6 on CIFAR-10; results/ablation.
-MOVE_LOGITS = 0.9
+_MOVE_LOGITS = 0.9
 # The same for a descent from a prior with little signal, which starts closer; trials
 # (ablation, "a public prior", measures the prior's gain with it).
 _PRIOR_MOVE_LOGITS = 0.6
@@ -144,7 +144,7 @@ def private_descent(
     """
     softmax = descent.loss == "softmax"
     near = descent.prior is not None and softmax and not is_strong(facts)
-    rule = _number_of_steps(facts), _PRIOR_MOVE_LOGITS if near else MOVE_LOGITS
+    rule = _number_of_steps(facts), _PRIOR_MOVE_LOGITS if near else _MOVE_LOGITS
     # tested for softmax without a prior only
     tested = softmax and descent.prior is None
     if tested and _is_narrow(facts):
@@ -197,7 +197,7 @@ def _is_narrow(facts: ProblemInfo) -> bool:
 def _narrow_descent(facts: ProblemInfo) -> tuple[int, float]:
     """Return the number of steps, and the `move` of `_rate`, for narrow rows."""
     path = _NARROW_PATH * facts.n_features / (facts.mu * facts.n_rows)
-    move = max(MOVE_LOGITS, min(_NARROW_MOVE, path))
+    move = max(_MOVE_LOGITS, min(_NARROW_MOVE, path))
     return _NARROW_STEPS * _number_of_steps(facts), move
 
 

@@ -16,7 +16,7 @@ from dphead.solvers.base import ProblemInfo
 from dphead.solvers.expectation import Expectation
 from dphead.solvers.head import LinearHead, center_classes, join_intercept
 
-# Typical temperature: noise moves scores by _NOISE logits (MOVE_LOGITS, and longer
+# Typical temperature: noise moves scores by _NOISE logits (`auto_rules`, and longer
 # steps), and clipping adds a part that grows with r = rows of a class · μ / √features,
 # as _SIGNAL · r^_POWER. _LIKELY_SD is the standard deviation of its log.
 # results/calibration, "The rule".

@@ -101,8 +101,8 @@ def test_no_option_takes_what_is_no_number_or_beyond_all_meaning(value):
 
 def test_a_number_is_what_was_typed_and_a_whole_one_is_never_rounded():
     assert values.NUMBER.convert("1e-5", None, None) == 1e-5
-    assert values.WHOLE.convert("12", None, None) == 12
-    assert values.WHOLE.convert(12, None, None) == 12  # of --config
+    assert values.Whole().convert("12", None, None) == 12
+    assert values.Whole().convert(12, None, None) == 12  # of --config
     for value in ("1.5", 1.5, "-1"):
         with pytest.raises(click.BadParameter, match="whole number from 0 to 1e"):
-            values.WHOLE.convert(value, None, None)
+            values.Whole().convert(value, None, None)

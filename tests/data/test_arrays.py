@@ -5,7 +5,6 @@ import pytest
 from blocks import collect, data
 
 from dphead.data.arrays import ArrayRows
-from dphead.data.blocks import CHUNK
 
 
 @pytest.mark.parametrize("n", [1, 128, 129, 1000])
@@ -21,7 +20,7 @@ def test_blocks_hold_every_row_once_as_it_is(n, block_rows):
     assert np.array_equal(xs, x)
     assert np.array_equal(ys, y)
     assert len(shapes) == 1
-    assert next(iter(shapes))[0] % CHUNK == 0
+    assert next(iter(shapes))[0] % 128 == 0
 
 
 @pytest.mark.parametrize("n", [2048, 16_384, 37_000])

@@ -12,7 +12,7 @@ from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Released
 from dphead.privacy.noise import NoiseSource
 from dphead.solvers import Auto, ProblemInfo
-from dphead.solvers.auto_rules import DESCENT, MOVE_LOGITS, WIDEST_UNNOISED_GRAM
+from dphead.solvers.auto_rules import DESCENT, WIDEST_UNNOISED_GRAM
 from dphead.solvers.expectation import counted, on_all_classes
 
 D, M = 8, 4
@@ -157,7 +157,7 @@ def test_rows_of_few_features_gain_by_the_longer_path():
     x, y = uneven(3000, 1, 16, 5)
     new = uneven(10_000, 99, 16, 5)
     facts, found = ProblemInfo(len(x), 16, 5), []
-    for more in ({}, {"steps": 40, "move": MOVE_LOGITS}):
+    for more in ({}, {"steps": 40, "move": 0.9}):
         solver = Auto(**more)
         found.append(right(head_of(solver, x, y, 5, 1.0, 0), *new))
     known = make_plan(Auto(), facts, epsilon=1.0, delta=1e-5).budgeted(facts)

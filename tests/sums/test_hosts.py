@@ -26,7 +26,6 @@ from dphead.privacy.ledger import LedgerError
 from dphead.privacy.release import release
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import (
-    COUNT_SCALE,
     ClassCounts,
     ClassSums,
     Gradient,
@@ -187,7 +186,7 @@ def test_parts_are_summed_once_for_all_statistics_of_a_request():
 
 
 def test_only_the_first_process_draws_noise():
-    """Whatever sigma is, the sums that travel are those without noise: COUNT_SCALE for
+    """Whatever sigma is, the sums that travel are those without noise: 2**10 for
     each row, of the classes.
     """
     x, y = toy(300)
@@ -195,7 +194,7 @@ def test_only_the_first_process_draws_noise():
     (value,), others, sent = shared_releases(requests, (x, y), 4, seed=None, sigma=5.0)
     for i, one in sent:
         counted = np.bincount(y[75 * i : 75 * (i + 1)], minlength=M)
-        assert np.array_equal(one, counted[:, None] * COUNT_SCALE)
+        assert np.array_equal(one, counted[:, None] * 2**10)
     assert not np.array_equal(value, np.bincount(y, minlength=M)[:, None])
     assert all(np.array_equal(value, other) for (other,) in others)
 
