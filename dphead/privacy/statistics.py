@@ -35,7 +35,7 @@ from dphead.privacy.transform import (
 # Grids: the integer that stands for 1, as in `predictions`. Each was chosen, not
 # measured.
 MOMENT_RADIUS = 2**20  # norm of the longest vector of channel moments
-COUNT_SCALE = 2**10  # integer of one counted row: much finer than any noise
+_COUNT_SCALE = 2**10  # integer of one counted row: much finer than any noise
 _HESSIAN_SCALE = 2**6  # integer of a Hessian's largest weight p (1 - p), 1/4
 
 
@@ -257,14 +257,14 @@ class ClassCounts(Statistic):
     """Count the rows of each class, shape (n_classes, 1)."""
 
     clips = "nothing"
-    row_sq = COUNT_SCALE**2  # one row
+    row_sq = _COUNT_SCALE**2  # one row
     replace_factor = 2  # two counts change by one each
-    max_entry = COUNT_SCALE
+    max_entry = _COUNT_SCALE
     axes = ("n_classes", 1)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return the real value of one integer unit: 1 / COUNT_SCALE of a row."""
-        return 1 / COUNT_SCALE
+        """Return the real value of one integer unit: 1 / _COUNT_SCALE of a row."""
+        return 1 / _COUNT_SCALE
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the classes, and one count for each row."""
@@ -323,7 +323,7 @@ class RowCounts(ClassCounts):
     axes = (1, 1)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return 1 and COUNT_SCALE for each used row, and zeros for other rows."""
+        """Return 1 and _COUNT_SCALE for each used row, and zeros for other rows."""
         return chunk.keep[:, None].astype(xp.int64), _counted(xp, chunk.keep)
 
 
@@ -428,4 +428,4 @@ class ChannelMoment(Statistic):
 
 
 def _counted(xp: Any, keep: Array) -> Array:
-    return COUNT_SCALE * keep[:, None].astype(xp.int64)
+    return _COUNT_SCALE * keep[:, None].astype(xp.int64)
