@@ -169,7 +169,7 @@ def _spent(book: Any, as_json: bool) -> None:
     if book.path != IN_MEMORY:
         say("Ledger", book.path)
     try:
-        check_noted(book.path, None, book)
+        check_noted(book.path, book)
     except LedgerError as error:
         say("Ledger", f"! {error}")
     if place := book.meta(MOVED):

@@ -554,7 +554,7 @@ def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Led
         return open_ledger(given, dataset_id)
     if dataset_id is None:
         return given
-    check_noted(given.path, dataset_id, given)
+    check_noted(given.path, given)
     theirs = given.set_once("dataset_id", dataset_id)
     if theirs != dataset_id:
         raise LedgerError(

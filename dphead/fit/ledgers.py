@@ -264,7 +264,7 @@ def open_ledger(
         noted there.
     """
     path = ledger_path(path, dataset_id)
-    check_noted(path, dataset_id)  # creates no file
+    check_noted(path)  # creates no file
     return Ledger(path, dataset_id)
 
 
@@ -275,7 +275,7 @@ def read_ledger(path: str | Path | None, dataset_id: str | None) -> Ledger:
     `open_ledger`.
     """
     path = ledger_path(path, dataset_id)
-    check_noted(path, dataset_id)
+    check_noted(path)
     if is_on_server(path):
         return Ledger(path, dataset_id, read_only=True)
     return Ledger(path, read_only=True) if os.path.exists(path) else Ledger()
@@ -298,7 +298,7 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
                 f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
                 "move. Nothing was moved. Keep this ledger."
             )
-        check_noted(book.path, dataset_id, book)
+        check_noted(book.path, book)
         check_store(url, book)
         check_move(book, target)
         note_ledger(target.path, dataset_id)
@@ -583,7 +583,7 @@ def _staying(charged: list[Elsewhere], moving: Ledger, url: str) -> list[Elsewhe
         return [one for one in charged if not _one_file(one.path, moving.path)]
     first, *others = charged
     try:
-        check_noted(first.path, first.dataset_id)
+        check_noted(first.path)
         target = Ledger(url, first.dataset_id, read_only=True)
         with closing(target), closing(Ledger(first.path, read_only=True)) as book:
             check_move(book, target)
@@ -657,7 +657,7 @@ def charging(
     dataset_id = ledger.dataset_id if ledger.url else ledger.meta("dataset_id")
     # A team's server knows budgets of the same images, even if the home is not usable.
     if dataset_id is None or not (ledger.url or team_url() or has_home()):
-        check_noted(ledger.path, None, ledger)
+        check_noted(ledger.path, ledger)
         yield
         return
     index = people_index()
@@ -665,7 +665,7 @@ def charging(
         # people first: the order of all locks is in proofs/people.md, "One store"
         sure = bool if rows is None else locks.enter_context(_held_people(index))
         locks.enter_context(holding(ledger, sure))
-        check_noted(ledger.path, dataset_id, ledger)
+        check_noted(ledger.path, ledger)
         # again: another process may have declared people in another store
         index.settle(write=False)
         if rows is not None:
@@ -1016,12 +1016,12 @@ def _notes(dataset_id: str) -> dict[str, _Note]:
 
 def _noted_budget(place: str, dataset_id: str) -> dict[str, float] | None:
     """Return the budget that a ledger had when it was last noted, or None."""
-    return _notes(dataset_id).get(place, _Note()).budget
+    path, notes = os.path.realpath(place), _notes(dataset_id).items()
+    kept = [note.budget for one, note in notes if os.path.realpath(one) == path]
+    return next(filter(None, reversed(kept)), None)
 
 
-def check_noted(
-    place: str | Path, dataset_id: str | None, book: Ledger | None = None
-) -> None:
+def check_noted(place: str | Path, book: Ledger | None = None) -> None:
     """Raise LedgerError if a file is not the ledger that was noted at its path.
 
     The volume of the noted ledger may be away, or another one be in its place. The
@@ -1031,36 +1031,34 @@ def check_noted(
     ----------
     place : str or Path
         Where the ledger is, or will be.
-    dataset_id : str or None
-        Its data set. None if the file decides: without a data set, it is no noted
-        ledger.
     book : Ledger, optional
         The open ledger. Its path may lead to a different file by now.
     """
     if place == IN_MEMORY or is_on_server(place) or not has_home():
         return
     path = os.path.realpath(place)
-    names = data_sets_of_home() if dataset_id is None else [dataset_id]
-    noted = [name for name in names if path in map(os.path.realpath, _notes(name))]
-    if not noted:
-        return
-    gone = "is missing"
+    found = {name: map(os.path.realpath, _notes(name)) for name in data_sets_of_home()}
+    noted = [name for name, places in found.items() if path in places]
     with ExitStack() as opened:
-        if book is None and os.path.isfile(path):
+        if noted and book is None and os.path.isfile(path):
             book = opened.enter_context(closing(Ledger(path, read_only=True)))
-        if book is not None:
-            theirs, gone = book.meta("dataset_id"), "was replaced by another one"
-            if theirs not in (None, dataset_id):
-                gone = f"was replaced by one of data set {theirs}"
-            # the path may be noted for data sets of several projects
-            if theirs in noted and _is_noted(book, theirs):
-                return
+        theirs = None if book is None else book.meta("dataset_id")
+        gone = [
+            name
+            for name in noted
+            if book is None or theirs != name or not _is_noted(book, name)
+        ]
+    if not gone:
+        return
+    state = "is missing" if book is None else "was replaced by another one"
+    if theirs not in (None, gone[0]):
+        state = f"was replaced by one of data set {theirs}"
     raise LedgerError(
-        f"The ledger {path} of data set {noted[0]} {gone}, and may hold fits. Nothing "
+        f"The ledger {path} of data set {gone[0]} {state}, and may hold fits. Nothing "
         "was charged, set or merged. Mount its volume or restore it from a backup, "
         "then run this command again. If it was moved, type its new path. A different "
         "ledger needs a different path. If this ledger never held a fit, remove its "
-        f"line from {notes_path(noted[0])}."
+        f"line from {notes_path(gone[0])}."
     )
 
 
@@ -1073,7 +1071,7 @@ def _is_noted(book: Ledger, dataset_id: str) -> bool:
     # an earlier version noted no identity, but its ledger was charged or closed
     if kept == {None}:
         return book.first("SELECT id FROM seals") is not None
-    return not kept or kept == {book.meta(IDENTITY)}
+    return kept <= {None, book.meta(IDENTITY)}
 
 
 def note_ledger(
@@ -1102,7 +1100,8 @@ def note_ledger(
     if book is not None and not book.url:
         # before the note, so that a process that dies here leaves no other identity
         identity = book.set_once(IDENTITY, uuid.uuid4().hex)
-        kept = book.budget() or new_budget or {}
+        # a budget beside fits will be refused
+        kept = book.budget() or (not book.count_fits() and new_budget) or {}
         budget = {key: kept[key] for key in ("epsilon", "delta") if key in kept}
         note = _Note(identity, budget or None)
     known = name in notes and note in (_Note(), notes[name])

@@ -274,7 +274,7 @@ def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
     own = str(ledger_name(None, dataset_id))
     places = [*dict.fromkeys((own, *known_ledgers(dataset_id)))]
     for place in places:
-        check_noted(place, dataset_id)
+        check_noted(place)
         book = Ledger(place, dataset_id)
         moved, all_there = moved_to(book)
         if all_there and moved in places and book.meta(MERGED) is None:

@@ -191,18 +191,52 @@ def test_two_ledgers_under_one_path_are_not_one(tmp_path, way):
     assert charged(place / "p.sqlite") == 2
 
 
-def test_a_path_may_be_noted_for_the_data_sets_of_two_projects(tmp_path):
-    """Each ledger counts its own data set, under the path that both have."""
-    place, ids = tmp_path / "p.sqlite", (ID, "cd34")
-    for dataset_id in ids:
-        assert charged(place, dataset_id) == 1
-        place.rename(tmp_path / dataset_id)
-    (tmp_path / ids[1]).rename(place)
-    assert charged(place, ids[1]) == 2
+def test_a_path_leads_to_one_ledger_of_the_home(tmp_path):
+    """The next project, or another one's volume, has the path of a charged ledger."""
+    place, other = tmp_path / "p.sqlite", "cd34"
+    assert charged(place) == 1
+    place.rename(tmp_path / "archive")
+    assert f"of data set {ID} is missing" in refused(place, other)
+    assert not place.exists()
+    with closing(Ledger(place, other)) as book:  # charged in another home
+        reserve(specs(1, 20.0), book)
+        for dataset_id in (ID, other, None):
+            with pytest.raises(LedgerError, match=f"one of data set {other}, and may"):
+                open_ledger(place, dataset_id)
+        with pytest.raises(LedgerError, match=GONE), charging(book):
+            pass
+        assert book.count_fits() == 1 and noted_ledgers(other) == []
+    (tmp_path / "archive").rename(place)
     with closing(open_ledger(place)) as book, charging(book):
-        assert book.count_fits() == 2
-    with pytest.raises(LedgerError, match=f"replaced by one of data set {ids[1]}"):
-        open_ledger(place, ids[0])
+        assert book.count_fits() == 1
+    assert charged(place) == 2
+
+
+def test_a_budget_holds_while_the_target_of_a_linked_ledger_is_away(tmp_path):
+    volume, default = tmp_path / "volume", default_ledger_path(ID)
+    volume.mkdir()
+    default.parent.mkdir(parents=True)
+    default.symlink_to(volume / "p.sqlite")
+    with closing(open_ledger(None, ID)) as book:
+        fix_budget(book, 1.2, 1e-5)
+    assert charged(None) == 1
+    # a budget that is refused is not noted
+    with pytest.raises(LedgerError), closing(open_ledger(None, ID)) as book:
+        fix_budget(book, 5.0, 1e-5)
+    volume.rename(tmp_path / "away")
+    with pytest.raises(LedgerError, match=r"have the budget epsilon=1\.2 in"):
+        charged(tmp_path / "new.sqlite")
+
+
+def test_a_note_without_an_identity_locks_no_linked_ledger_out(tmp_path):
+    """An earlier version noted the folder that is a link to the new volume now."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    note_ledger(str(old / "p.sqlite"), ID)
+    reserve(specs(1, 20.0), Ledger(old / "p.sqlite", ID))
+    old.rename(new)
+    old.symlink_to(new)
+    assert [charged(old / "p.sqlite") for _ in range(2)] == [2, 3]
 
 
 def test_a_note_of_an_earlier_version_gets_the_identity_of_a_charged_ledger(tmp_path):

@@ -689,7 +689,7 @@ def test_a_noted_path_of_another_data_set_now_is_a_missing_ledger(tmp_path, clin
     """Its file was removed, and the path was used again."""
     one, other = made(tmp_path, "one", 0), tmp_path / "other.sqlite"
     note_ledger(str(other), id_of(one))
-    fix_budget(Ledger(other, Z), 2.0, 1e-3)
+    Ledger(other, Z).set_budget(2.0, 1e-3)  # in another home
     found = [
         (one.path, one.dataset_id, one.fits) for one in charged_elsewhere(id_of(one))
     ]
