@@ -121,7 +121,8 @@ class ScatterNet(nn.Module):
         budget = CPU_BYTES if device.type == "cpu" else _GPU_BYTES
         fit = max(1, budget // (2 * self.L * self.M * self.N))
         count = max(1, -(-n // fit))
-        size = -(-n // count)
+        # some processors multiply a single plane by other kernels than several planes
+        size = min(fit, max(2, -(-n // count)))
         return size, count * size - n
 
     def _scatter(self, planes: torch.Tensor, out: torch.Tensor) -> None:
