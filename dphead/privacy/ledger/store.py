@@ -408,11 +408,6 @@ class LedgerFile:
                 f"The disk of the ledger {self.path} is full or failed ({error}). Free "
                 "some space or repair the disk, then run this command again."
             )
-        if isinstance(error, sqlite3.ProgrammingError):
-            return LedgerError(
-                f"The ledger {self.path} was opened by another thread ({error}). Use "
-                "it in the thread that opened it."
-            )
         return LedgerError(
             f"The ledger {self.path} is not a sound SQLite file ({error}). Restore a "
             "copy that holds all its fits, because an older copy would not count the "

@@ -154,6 +154,7 @@ def test_another_threads_ledger_is_not_called_damaged(tmp_path):
         with pytest.raises(LedgerError, match="Another thread opened the ledger"):
             charged.result()
         assert ledger.count_fits() == 0
+        reserve(specs(), ledger)
 
 
 def test_a_ledger_without_a_name_is_refused():
