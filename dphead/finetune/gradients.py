@@ -385,7 +385,5 @@ def _moved(one: Tensor, other: Tensor) -> bool:
 def _wrapped() -> list[Tensor]:
     """Return the wrapped tensors of active torch.func transforms, by Python's `gc`."""
     wrapped = _functorch.is_functorch_wrapped_tensor
-    objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
-    tensors = (one for one in objects if type(one) in kinds)
+    tensors = (one for one in gc.get_objects() if issubclass(type(one), Tensor))
     return [one for one in tensors if wrapped(one)]

@@ -29,6 +29,7 @@ from torch.jit import (
     is_tracing,  # pyright: ignore[reportPrivateImportUsage] - documented
 )
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -137,14 +138,17 @@ def functional_call(
     """Call a model with other values of its parameters, and with copies of its buffers.
 
     The call cannot change the model. torch's function would leave these values in a
-    layer that has two names.
+    layer that has two names, and in the cache of `parametrize.cached`, which is one for
+    all threads.
     """
+    parametrize._cache.clear()
     layers: list[Any] = [*model.modules()]
     held = [(own, dict(own)) for m in layers for own in (m._parameters, m._buffers)]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         return func.functional_call(model, values | buffers, inputs)
     finally:
+        parametrize._cache.clear()
         for own, kept in held:
             own.update(kept)
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finetune.test_own_loop import cross_entropy, module, training
+from finetune.test_own_loop import CLIP, cross_entropy, module, training
 from torch import nn
+from torch.nn.utils import parametrize
 
 from dphead import DPFinetuneClassifier
 from dphead.estimators.inputs import as_arrays, given_rows
@@ -165,6 +166,32 @@ def test_settings_of_torch_at_a_step_change_no_gradient():
             found.append(next(private)["1.weight"])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+class Same(nn.Module):
+    def forward(self, weight):
+        return weight * 1.0
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+@pytest.mark.parametrize("within", [nullcontext, parametrize.cached])
+def test_cached_parametrizations_keep_no_weight_between_chunks(within):
+    """A removed row moves a later one, of the opposite gradient, to the first chunk."""
+    x, y = np.random.default_rng(0).normal(size=(100, 9)), np.arange(100) % 2
+    x[32] = x[0] = 100 * x[0]
+    y[[0, 32]] = 0, 1
+    given = {"classes": range(2), "sampling_prob": 1.0, "noise_multiplier": 1e-2}
+    given |= {"relation": "add_remove", "nominal_n": 100, "epsilon": 1e9, "steps": 1}
+    found = []
+    for start in (0, 1):
+        layer = nn.Linear(9, 2, bias=False)
+        nn.init.zeros_(layer.weight)
+        parametrize.register_parametrization(layer, "weight", Same())
+        model, rows = nn.Sequential(layer), (x[start:], y[start:])
+        with training(model, rows=rows, random_state=1, **given) as private, within():
+            (gradient,) = next(private).values()
+            found.append(gradient * 100)
+    assert float((found[0] - found[1]).norm()) == pytest.approx(CLIP, rel=1e-3)
 
 
 def test_an_optimizer_with_a_closure_gets_one_gradient_a_step():
