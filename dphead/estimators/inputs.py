@@ -226,11 +226,7 @@ def of_arrays(
         Further attributes of the training data.
     """
     cap, mean = estimator.group_cap, estimator.group_mean
-    if (groups is None) != (cap is None):
-        raise ValueError(
-            f"`groups` and `group_cap` need each other, got group_cap={cap} "
-            f"{'without' if groups is None else 'with'} groups. Pass both or neither."
-        )
+    require_both(groups, cap)
     n_rows, n_features = x.shape
     hosts, own, private = None, slice(None), x
     if isinstance(x, DeviceRows):
@@ -284,6 +280,15 @@ def require_target(y: Any) -> None:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. Pass "
             "one label or target per row as `y`."
+        )
+
+
+def require_both(groups: Any, cap: int | None) -> None:
+    """Raise ValueError for groups without a cap, or a cap without groups."""
+    if (groups is None) != (cap is None):
+        raise ValueError(
+            f"`groups` and `group_cap` need each other, got group_cap={cap} "
+            f"{'without' if groups is None else 'with'} groups. Pass both or neither."
         )
 
 

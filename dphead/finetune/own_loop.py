@@ -23,7 +23,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dphead.analysis.protected import about_people
 from dphead.data.arrays import group_ids
 from dphead.estimators.guarantee import Privacy, privacy_of
-from dphead.estimators.inputs import as_arrays, declared, given_labels, given_rows
+from dphead.estimators.inputs import (
+    as_arrays,
+    declared,
+    given_labels,
+    given_rows,
+    require_both,
+)
 from dphead.estimators.labels import saved_facts
 from dphead.finetune.models import (
     RowLoss,
@@ -120,6 +126,7 @@ class PrivateTraining:
         class for each view. dphead alone calls it, under `torch.func`.
     rows : tuple of (array-like, array-like)
         Features (n, ...), and labels (n,). uint8 features are divided by 255.
+        dphead copies both to memory.
     classes : sequence
         The public classes. Rows with another label add zero.
     sampling_prob : float
@@ -274,13 +281,10 @@ class PrivateTraining:
         """Make all that the charge needs. No row affects it."""
         names = declared(self.classes)
         cap = self.group_cap
-        if (self.groups is None) != (cap is None):
-            raise ValueError(
-                f"`groups` and `group_cap` need each other, got group_cap={cap}. Pass "
-                "both or neither."
-            )
+        require_both(self.groups, cap)
         x, y = self.rows
-        x = given_rows(x, self.vocabulary)
+        # rows must stay in their slots, even if the loop shuffles its array
+        x = given_rows(x, self.vocabulary).copy()
         _, y = given_labels(y, len(x), names)
         ids = None if cap is None else group_ids(as_arrays(self.groups)[0], len(x))
         rows = ImageRows(x, y, ids, cap)

@@ -534,6 +534,24 @@ def test_a_folder_needs_a_ledger_that_a_resume_finds(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+@pytest.mark.parametrize("as_given", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("more", [{}, {"groups": np.arange(40) // 4, "group_cap": 4}])
+def test_rows_that_the_loop_shuffles_stay_in_their_slots(as_given, more):
+    """A person's rows would be in several groups of one charge."""
+    found = []
+    for shuffled in (False, True):
+        x, y = images()
+        with training(
+            module(), rows=(as_given(x), y), random_state=1, **more
+        ) as private:
+            next(private)
+            if shuffled:
+                np.random.default_rng(5).shuffle(x)
+            found.append(next(private)["1.weight"].clone())
+    assert torch.equal(*found)
+
+
 def test_a_resume_with_other_groups_is_refused(tmp_path, monkeypatch):
     """Under one charge, each person is in one group only."""
     given = {"ledger": tmp_path / "l.sqlite", "folder": tmp_path / "run"}
