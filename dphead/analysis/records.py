@@ -317,8 +317,11 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
         )
         return Plan(*guarantee, g["group_cap"], g["group_mean"], specs=specs)
     except (KeyError, TypeError, ValueError) as error:
+        # a KeyError or TypeError names only fields and functions of dphead
+        why = f": {error}" if isinstance(error, ValueError) else ""
         raise ValueError(
-            f"{file} has invalid releases: {error}. Restore the file from a backup."
+            f"{file} has an invalid or missing value under `guarantee`{why}. Restore "
+            "the file from a backup."
         ) from error
 
 
@@ -390,7 +393,7 @@ def _check_recorded(
 def _ledger_fits(
     report: dict[str, Any], plan: Plan, given: str | Path | None, file: Path
 ) -> tuple[list[dict[str, Any]] | None, str | None, dict[str, Any] | None]:
-    """Return the fits of the ledger that counts the run now, its place, and its limit.
+    """Return the fits, place and limit of the ledger that now counts the run.
 
     The place is None if that is the run's own ledger. All are None if the ledger is
     unreachable. The limit is None only then.

@@ -215,10 +215,11 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
     same = people.shared_id in (None, counted)
     if not same or not people.recorded(rows.dataset_id, rows.rows, rows.ids):
         raise LedgerError(
-            f"The people in {found} are not recorded here, so dphead cannot tell "
-            "which ledger counts them. If they were declared or fitted with another "
-            "DPHEAD_HOME or DPHEAD_LEDGER, set it: the ledger there has these fits. A "
-            "declaration here does not count them. Without such fits, type "
+            f"The people in {found} are not recorded in this DPHEAD_HOME or "
+            "DPHEAD_LEDGER, so dphead cannot tell which ledger counts them. If the "
+            "data set was declared or fitted with a different DPHEAD_HOME or "
+            "DPHEAD_LEDGER, set that one and run this command again: a new declaration "
+            "would not count the earlier fits. If there are no earlier fits, type "
             f"{rows.command(declared['system'], people.new)}."
         )
     if people.new:

@@ -132,9 +132,10 @@ class People:
                 theirs = declared.record
                 if known is None or not declared.recorded(theirs_id, rows, known):
                     raise ExtractError(
-                        f"The people in {path} are not recorded here. If they were "
-                        "declared or fitted with another DPHEAD_HOME or DPHEAD_LEDGER, "
-                        "set it. If not, first type `dphead ledger people "
+                        f"The people in {path} are not recorded in this DPHEAD_HOME or "
+                        "DPHEAD_LEDGER. If the data set was declared or fitted with a "
+                        "different one, set that one and run this command again. If "
+                        "not, first type `dphead ledger people "
                         f"{declared.system} {path}{' --new-people' * declared.new}`."
                     )
         if theirs is None or theirs == self.record:

@@ -354,7 +354,10 @@ def test_the_longest_plan_that_a_fit_may_have_is_read_from_its_report(run):
     plan = records.plan_of(report, run)
     assert len(plan.specs) == MOST_RELEASES + sum(other["count"] for other in others)
     row["count"] += 1
-    with pytest.raises(ValueError, match="invalid releases: the count 1048577 is not"):
+    with pytest.raises(ValueError, match="`guarantee`: the count 1048577 is not"):
+        records.plan_of(report, run)
+    row["ReleaseSpec"] = row.pop("count")
+    with pytest.raises(ValueError, match=r"under `guarantee`\. Restore the file"):
         records.plan_of(report, run)
 
 

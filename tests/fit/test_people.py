@@ -851,10 +851,12 @@ def test_a_file_of_another_home_is_declared_again(tmp_path, clinic, monkeypatch)
     for features, more in ((one, ()), (new, ("--new-people",))):
         run = tmp_path / f"{features.stem}.run"
         said = refusal("fit", features, "-o", run, *FIT)
-        assert "not recorded here" in said
+        assert "not recorded in this DPHEAD_HOME" in said
         assert " ".join(("ledger people", clinic, str(features), *more)) in said
         again = year(tmp_path, "again", 500 * len(more))[1]
-        assert "not recorded here" in refusal(*again, "--same-data-as", features)
+        assert "not recorded in this DPHEAD_HOME" in refusal(
+            *again, "--same-data-as", features
+        )
         done = fitted("ledger", "people", clinic, features, *more)
         assert "does not count those fits" in words(done.out)
         done = fitted("ledger", "people", clinic, features, *more)
@@ -912,11 +914,11 @@ def test_people_who_were_not_declared_new_are_not_new(tmp_path, clinic, monkeypa
     module.declare_people(one, clinic, True)
     charge_groups(one)
     declared_half(other, clinic, monkeypatch)
-    with pytest.raises(LedgerError, match="not recorded here"):
+    with pytest.raises(LedgerError, match="not recorded in this DPHEAD_HOME"):
         people_of(other)
     charge_groups(one)  # which has no person of another ledger
     declared_half(known, clinic, monkeypatch)
-    with pytest.raises(LedgerError, match="not recorded here"):
+    with pytest.raises(LedgerError, match="not recorded in this DPHEAD_HOME"):
         people_of(known)
     for found in (one, other):
         with pytest.raises(ExtractError, match="1 people in files of this data set"):
@@ -955,10 +957,10 @@ def test_people_of_a_shard_of_another_home_are_recorded_where_it_is_joined(
         shards.append(tmp_path / f"f.shard-{shard.replace('/', '-of-')}.h5")
     monkeypatch.setenv("DPHEAD_HOME", str(own))
     assert (people_of(shards[0]) or {})["new"]
-    with pytest.raises(LedgerError, match="not recorded here"):
+    with pytest.raises(LedgerError, match="not recorded in this DPHEAD_HOME"):
         people_of(shards[1])
     join_shards(shards, whole)
-    with pytest.raises(LedgerError, match="not recorded here"):
+    with pytest.raises(LedgerError, match="not recorded in this DPHEAD_HOME"):
         people_of(whole)
     whole.unlink()
     fitted("features", "join", *shards, "-o", whole)
