@@ -133,8 +133,8 @@ def remaining(
     old_full = all(e.is_full for e in events)
     known = (full and old_full) or _has_divergence([*events, *kind], relation)
     if fits and (not known or (old_full and not full)):
-        # `Ledger._check` refuses this fit: the first one used full batches, or RDP does
-        # not bound both
+        # `Ledger._check` refuses this fit: earlier fits used full batches and this fit
+        # does not, or RDP does not bound all of their releases
         return 0.0
 
     # More noise spends less, so the largest epsilon is found by bisection.
