@@ -306,7 +306,7 @@ class _NoiseRecord:
                 yield _normality(f"{self.label}, scores {name} the canary", part)
 
     def _repeats(self, draws: np.ndarray) -> Iterator[LawResult]:
-        """Count draws that repeat or mirror each other. Correct noise has none."""
+        """Test for equal or opposite draws, if correct noise hardly ever has any."""
         step = self.sd_units / self._scale[self.watched]
         units = np.rint(draws * step)
         first = units[np.arange(len(units)), (units != 0).argmax(axis=1)]

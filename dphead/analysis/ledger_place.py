@@ -102,7 +102,7 @@ def places_of(book: Ledger) -> list[str]:
 
 
 def moved_to(book: Ledger) -> tuple[str | None, bool]:
-    """Return the place that a closed ledger names, and whether its charges are there.
+    """Return a closed ledger's target, and whether the target holds all its charges.
 
     The ledger at the place is read to find out, because a row in `book` that names the
     place is no proof. If charges are missing there, or the ledger is unreadable, the

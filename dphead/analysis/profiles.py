@@ -120,7 +120,7 @@ def profile_epsilon(
 def all_profiles(
     events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out"
 ) -> dict[str, float | None]:
-    """Return the epsilon of every profile, or None if it does not apply."""
+    """Return each profile's epsilon, or None for a profile that does not apply."""
     return {
         name: profile_epsilon(name, events, delta, relation).epsilon
         for name in PROFILES

@@ -436,9 +436,10 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         scores_of: _RowScores | None = None,
         measured: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return a file's scores (n, n_classes) and its class positions (n,).
+        """Return the scores (n, n_classes) and class indices (n,) of a file's rows.
 
-        If `measured`, raise FormatError unless the file has the head's classes.
+        If `measured`, the labels are to be compared with predictions. Raises
+        FormatError then unless the file has the head's classes.
         """
         check_is_fitted(self)
         score_rows: _RowScores = scores_of or self.head_.scores

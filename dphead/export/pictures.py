@@ -69,5 +69,5 @@ def _divided(picture: Image.Image, ratio: float) -> tuple[int, int]:
 
 
 def _begin(side: int, picture: int) -> int:
-    """Return where a centered picture begins; negative where it is cut off."""
+    """Return the start of a centered picture, negative if the picture is cut off."""
     return (side - picture) // 2 if side > picture else -round((picture - side) / 2)

@@ -84,7 +84,7 @@ class Head(nn.Linear):
         return nn.functional.linear(x, self.weight.to(wide), self.bias.to(wide))
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Return probabilities (..., n_classes) of scores, or NaN."""
+        """Return probabilities (..., n_classes), NaN for a row with a NaN score."""
         if self.link == "sigmoid":
             two = scores.shape[-1] == 2
             scores = scores / 2 if two else nn.functional.logsigmoid(scores)
@@ -128,7 +128,10 @@ class NormalizedNetwork(nn.Module):
         return self.model(rows).float()
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Return probabilities (..., n_classes) of scores, or NaN."""
+        """Return softmax probabilities (..., n_classes).
+
+        They are NaN for a row with a score of NaN or +inf.
+        """
         return torch.softmax(scores, dim=-1)
 
     def classes(self, scores: Tensor) -> Tensor:

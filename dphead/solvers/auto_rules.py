@@ -189,7 +189,7 @@ def unnoised_descent(facts: ProblemInfo, descent: GradientDescent) -> GradientDe
 
 
 def _is_narrow(facts: ProblemInfo) -> bool:
-    """Return whether rows have few features and little noise in each of them."""
+    """Return whether rows have few features and little noise in each feature."""
     few = facts.n_features <= _NARROW_FEATURES
     return few and facts.mu * facts.n_rows >= _NARROW * facts.n_features
 

@@ -101,7 +101,7 @@ class Centering:
     def solve(
         self, facts: ProblemInfo, append: float
     ) -> Generator[Request, Released, RowTransform]:
-        """Request the planned releases, and return the transform of all later ones."""
+        """Request the planned releases, and return the transform of later releases."""
         if not self.unit_norm or self.share <= 0:
             return RowTransform(self.unit_norm, append=append)
         unit = RowTransform(unit_norm=True)

@@ -85,7 +85,7 @@ class ChannelNormalization:
     def solve(
         self, facts: ProblemInfo, append: float
     ) -> Generator[Request, Released, RowTransform]:
-        """Request both releases, and return the transform of all later ones."""
+        """Request the two channel moments, and return the transform of later rows."""
         means, squares = self._statistics(facts)
         first = yield Request("channel means", means, Params())
         second = yield Request("channel mean squares", squares, Params())

@@ -20,7 +20,7 @@ _LEAST_COLUMNS = 4  # columns per axis; chosen
 
 
 def number_of_axes(facts: ProblemInfo) -> int:
-    """Return the number of public axes that helps a fit, or 0 if none does.
+    """Return the number of public axes that helps a fit, or 0 if no axes help.
 
     The number follows from public sizes and the budget.
     """

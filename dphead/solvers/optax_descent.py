@@ -1,4 +1,4 @@
-"""Train heads by any transformation of optax, on noisy clipped gradients."""
+"""Train heads on noisy clipped gradients with an optimizer of optax."""
 
 import hashlib
 import re
@@ -171,6 +171,6 @@ class _OptaxSteps(Descent):
         self._moved = jax.jit(moved)
 
     def advance(self, gradient: Any, rate: float, settings: Any) -> None:  # type: ignore[override]
-        """Take one step. The transformation has its own rate."""
+        """Take one step, at the learning rate of the transformation."""
         self.weights, self.state = self._moved(gradient, self.state, self.weights)
         self._average(settings)

@@ -1,6 +1,6 @@
-"""Sum blocks on a CPU, with compiled kernels, or with numpy where there are none.
+"""Sum blocks on a CPU, with compiled kernels or with numpy.
 
-The choice between them depends on types only, never on the rows.
+The choice between the two depends on types only, never on the rows.
 """
 
 import numpy as np

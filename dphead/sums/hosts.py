@@ -66,11 +66,11 @@ class Hosts:
 
     @property
     def first(self) -> bool:
-        """Return whether this is process 0."""
+        """Return whether this process is process 0."""
         return self.index == 0
 
     def part(self, n_rows: int) -> tuple[int, int]:
-        """Return the first slot of this process's part, and the first one after it."""
+        """Return this process's slots, as the first slot and the end (exclusive)."""
         start, stop = bounds(n_rows, self.count)[self.index : self.index + 2]
         return start, stop
 

@@ -153,7 +153,7 @@ def _each(
 
 
 def _whole(ask: SumTask, total: Any) -> np.ndarray:
-    """Return a writable sum, with both triangles of a symmetric one."""
+    """Return the sum as a writable array, with both triangles if it is symmetric."""
     total = np.require(total, requirements=["C", "W"])  # sums of a device are read-only
     if ask.statistic.symmetric:
         mirror(total)

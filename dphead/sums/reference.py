@@ -63,7 +63,7 @@ class BlockSum(Protocol):
 
 
 class ReferenceSums:
-    """Sum by the definition: multiply each row's factors, and add them in int64."""
+    """Sum by the definition: add the products of each row's factors in int64."""
 
     parallel = True
 

@@ -76,7 +76,7 @@ class VerifiedSum:
         self._checked |= compared
 
     def __call__(self, task: SumTask) -> np.ndarray:
-        """Return the sum of the task, in int64 units of the statistic."""
+        """Return the exact integer sum that the task asks for, as int64."""
         return self.sums([task])[0]
 
     def sums(self, tasks: Sequence[SumTask]) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
-"""Write names that others chose, so that no terminal and no spreadsheet obeys them.
+"""Escape untrusted text for terminals and spreadsheets.
 
-A name of a file or class, or a server's message, may hold codes of a terminal, or a
-spreadsheet's formula.
+File names, class names and server messages can contain terminal control characters or
+spreadsheet formulas.
 """
 
 import csv

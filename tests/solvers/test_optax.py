@@ -1,4 +1,4 @@
-"""dp-optax: any transformation of optax, on released gradients and weights alone."""
+"""dp-optax: optimizers of optax, on released gradients and weights alone."""
 
 import json
 import warnings

@@ -95,7 +95,7 @@ def _load(name: str) -> CDLL | None:
 
 
 def libraries() -> Iterator[CDLL]:
-    """Yield the libraries that this processor can run, the best one first."""
+    """Yield the libraries for this processor, with the newest instructions first."""
     plain = _load("plain")
     if plain is None:
         return
@@ -113,7 +113,7 @@ def stale() -> bool:
 
 
 def _call(function: str, *arguments: Any) -> None:
-    """Call a function of the library. Raises MemoryError if it returns 1."""
+    """Call a library function, and raise MemoryError if the function returns 1."""
     assert library is not None
     if getattr(library, function)(*arguments):
         raise MemoryError("A sum needs more memory. Use fewer features or classes.")
