@@ -50,7 +50,7 @@ _MOST_SCALE, _LEAST_STD = 1e6, 1e-6
 NetworkLoss = Callable[[Tensor, Tensor], Tensor]
 # function of a module and one row's views (k, ...) and labels (k,): the row's loss
 RowLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
-# where a module and torch keep hooks, which could keep rows
+# where a module keeps hooks, which could keep rows
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 
 
@@ -303,7 +303,7 @@ def refuse_hooks(modules: Iterable[nn.Module]) -> None:
         *_get_current_function_mode_stack(),
         *_get_current_dispatch_mode_stack(),
     ):
-        if not isinstance(mode, DeviceContext):
+        if type(mode) is not DeviceContext:
             raise ValueError(
                 f"torch has a mode ({type(mode).__name__}) that would see the rows of "
                 "every operation. Leave its block `with`."
@@ -319,9 +319,10 @@ def refuse_hooks(modules: Iterable[nn.Module]) -> None:
         "`with`, such as save_on_cpu."
     ):
         pass
-    for kind in _HOOKS:
-        hooks = getattr(nn.modules.module, f"_global_{kind}", {})
-        if not all(isinstance(hook, Called) for hook in hooks.values()):
+    for kind, hooks in vars(nn.modules.module).items():
+        if kind.endswith("_hooks") and not all(
+            isinstance(hook, Called) for hook in hooks.values()
+        ):
             raise ValueError(
                 f"torch has a global hook ({kind}) that would see the rows of every "
                 "module. Remove the hook."

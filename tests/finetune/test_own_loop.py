@@ -10,6 +10,7 @@ from finetune.core import images
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dphead import PrivateTraining
@@ -371,9 +372,11 @@ def test_the_users_own_passes_over_rows_reach_no_gradient():
             next(private)
 
 
-def test_a_global_hook_stops_the_loop_before_a_row_is_read(unread):
+@pytest.mark.parametrize("kind", ["forward", "buffer_registration"])
+def test_a_global_hook_stops_the_loop_before_a_row_is_read(kind, unread):
+    register = getattr(nn.modules.module, f"register_module_{kind}_hook")
     with training(module()) as private:
-        hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+        hook = register(lambda *_: None)
         try:
             with pytest.raises(ValueError, match="global hook"):
                 next(private)
@@ -386,12 +389,19 @@ class Seeing(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
+class SeeingOnDevice(DeviceContext):
+    """Of a class of torch's own mode."""
+
+    def __init__(self):
+        super().__init__(torch.device("cpu"))
+
+
 class SeeingMore(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **kwargs or {})
 
 
-@pytest.mark.parametrize("mode", [Seeing, SeeingMore])
+@pytest.mark.parametrize("mode", [Seeing, SeeingOnDevice, SeeingMore])
 def test_a_mode_that_sees_every_operation_reads_no_row(mode, unread):
     seen = pytest.raises(ValueError, match=f"mode .{mode.__name__}. that would see")
     with training(module()) as private, mode(), seen:
