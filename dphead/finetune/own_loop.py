@@ -251,7 +251,7 @@ class PrivateTraining:
             allow_large_delta=self.allow_large_delta,
             seed=self.random_state,
         )
-        self._prepare(options)
+        fit = self._prepare(options)
         kept = [self.model, *self.keep] if self.keep else []
         _saved(kept, "", 0)  # raises for a state that a resume cannot read
         with ExitStack() as opened:
@@ -260,11 +260,12 @@ class PrivateTraining:
                 check_folder(options.out, [self._network.statistic.size] * stored)
                 opened.enter_context(noted(options))
                 opened.enter_context(locked(options.out))
-            self._fit.check()
+            fit.check()
             if self.folder is None:
-                self._charge = charge_ledger(self._fit, open_ledger(self.ledger))
+                self._charge = charge_ledger(fit, open_ledger(self.ledger))
             else:
-                self._charge = charge(self._fit, options)
+                self._charge = charge(fit, options)
+            self._fit = fit
             path = options.out / CHECKPOINT
             self._path = path if self.folder is not None and kept else None
             if self._path is not None and path.exists():
@@ -277,8 +278,8 @@ class PrivateTraining:
         self._gradients = self._released(kept)
         return self
 
-    def _prepare(self, options: RunOptions) -> None:
-        """Make all that the charge needs. No row affects it."""
+    def _prepare(self, options: RunOptions) -> Fit:
+        """Make the fit, which the charge needs. No row affects it."""
         names = declared(self.classes)
         cap = self.group_cap
         require_both(self.groups, cap)
@@ -290,6 +291,7 @@ class PrivateTraining:
         rows = ImageRows(x, y, ids, cap)
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         self._network = self._network_for(x, len(names))
+        self._weights()  # raises for a module that each step would refuse
         spec = self._network.spec
         solver = NetworkDescent(
             self._network.statistic,
@@ -318,7 +320,7 @@ class PrivateTraining:
         )
         about = beside_others(about, options.out, options.ledger, None, charged=True)
         batch = round(facts.n_rows * self.sampling_prob)
-        self._fit = Fit(
+        return Fit(
             plan=plan,
             about=about,
             sizes=RowSizes.of(rows),
@@ -326,7 +328,6 @@ class PrivateTraining:
             summer=VerifiedSum(TorchSums(self._network, self.memory, batch=batch)),
             noise=NoiseSource(self.random_state),
         )
-        self._weights()  # raises for a module that each step would refuse
 
     def _network_for(self, x: np.ndarray, n_classes: int) -> Network:
         """Return dphead's copy of the module, on the module's device."""

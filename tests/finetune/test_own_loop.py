@@ -17,7 +17,7 @@ from dphead import PrivateTraining
 from dphead.finetune.estimator import DPFinetuneClassifier
 from dphead.finetune.rows import ImageRows
 from dphead.fit.ledgers import open_ledger
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.noise import NoiseSource
 
 CLIP = 0.5
@@ -438,6 +438,16 @@ def test_a_training_releases_only_inside_its_block_and_is_opened_once():
         next(private)
     with pytest.raises(ValueError, match="opened before"):
         private.__enter__()
+
+
+def test_a_training_that_a_budget_refused_has_no_guarantee(tmp_path):
+    Ledger(tmp_path / "a.sqlite").set_budget(1.0, 1e-3)
+    private = training(module(), ledger=tmp_path / "a.sqlite")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="exceed the budget"):
+            private.__enter__()
+        with pytest.raises(ValueError, match="only after its charge"):
+            assert private.privacy
 
 
 def test_a_loss_cannot_take_a_step(monkeypatch):
