@@ -6,6 +6,8 @@ A solver sees only released values.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
+
 from dphead.planning.plan import FitPlan
 from dphead.privacy.contract import Released, Rows, SumTask
 from dphead.privacy.ledger.charge import Charge
@@ -95,6 +97,8 @@ def follow(
     return _solved(plan, released, done)
 
 
+# after the charge, small numbers may become 0 also where the caller raises errors
+@np.errstate(under="ignore")
 def _solved(
     plan: FitPlan[_T],
     released: Callable[[list[Request], int], Iterable[Released]],

@@ -7,6 +7,7 @@ from fits import head_of, right
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dphead import DPAutoClassifier
 from dphead.planning.methods import make_method, settable
 from dphead.planning.plan import make_plan
 from dphead.privacy.contract import Released
@@ -143,3 +144,13 @@ def test_scores_without_the_log_of_a_frequency_are_not_adjusted(method, setting)
         ValueError, match=r"balanced. needs the softmax loss and an inter"
     ):
         made(method, ProblemInfo(5000, D, M), **setting, balanced=True)
+
+
+def test_a_balanced_fit_ends_where_numpy_raises_errors_of_small_numbers():
+    """The fit is charged by then."""
+    random = np.random.default_rng(0)
+    y = (random.random(200) < 0.2).astype(int)
+    x = (random.normal(size=(200, 4)) + y[:, None]).astype(np.float32)
+    head = DPAutoClassifier(balanced=True, epsilon=1.0, delta=1e-5, classes=[0, 1])
+    with np.errstate(all="raise"):
+        assert head.fit(x, y).predict(x).shape == (200,)
