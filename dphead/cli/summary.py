@@ -187,8 +187,8 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     yield from _worst_class(report)
     if report.get("balanced") is False:
         yield (
-            "Not balanced: released counts do not show that classes differ in size, or "
-            "they show that balancing would probably lower the classes' mean accuracy"
+            "Not balanced: released numbers do not show that classes differ in size, "
+            "or that balancing would raise the classes' mean accuracy by a point"
         )
     yield from (f"! {text}" for text in about_classes(report, test))
     if test is None:

@@ -584,7 +584,7 @@ def test_a_fit_names_classes_that_no_released_number_shows_as_check_and_card_do(
     assert untold not in said
     assert "Not balanced" not in said
     kept = words(" ".join(summary._accuracy(report | {"balanced": False}, None)))
-    assert "Not balanced: released counts do not show that" in kept
+    assert "Not balanced: released numbers do not show that" in kept
 
     # classes 1 and 2 are never predicted, and class 2 has no public test row
     test = evaluate_scores(np.eye(3)[[0, 0]], np.array([0, 1]))
