@@ -134,7 +134,11 @@ def small_images(folder: Path | None) -> Path:
             x = found.x[:kept].transpose(0, 2, 3, 1)
             parts.append((x, found.y[:kept], [split] * kept))
         x, y, split = map(np.concatenate, zip(*parts, strict=True))
-        np.savez(path, images=x, labels=y, split=split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # a run that is killed leaves no part of the file under its name
+        new = path.with_suffix(".part.npz")
+        np.savez(new, images=x, labels=y, split=split)
+        new.replace(path)
     return path
 
 
