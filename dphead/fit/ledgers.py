@@ -898,8 +898,9 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     own = [located(said["ledger"]["path"], folder)]
     own += [ledger_name(ledger, dataset_id)] if ledger else []
     own += [found.limit["path"]] if found.limit else []
-    elsewhere = charged_elsewhere(dataset_id, *own)
-    return replace(found, elsewhere=tuple(map(str, elsewhere)))
+    # without any, keep those of the report, which another home may know
+    elsewhere = tuple(map(str, charged_elsewhere(dataset_id, *own)))
+    return replace(found, elsewhere=elsewhere or found.elsewhere)
 
 
 def knows_images(dataset_id: str) -> bool:
@@ -954,6 +955,8 @@ def _read(
             book.check_open(but=MOVED)
             of = book.meta("dataset_id") or name
             more = [of, *counted_data_sets(book)]
+            # if its ledger is away, others of that data set still count
+            more += [] if (into := book.meta(MERGED)) is None else [into]
             if name not in more and place in noted_ledgers(name):
                 raise LedgerError(f"{place} is the ledger of another data set now.")
             moved, all_there = moved_to(book)
@@ -1016,10 +1019,11 @@ def _notes(dataset_id: str) -> dict[str, _Note]:
 
 
 def _noted_budget(place: str, dataset_id: str) -> dict[str, float] | None:
-    """Return the budget that a ledger had when it was last noted, or None."""
-    path, notes = os.path.realpath(place), _notes(dataset_id).items()
+    """Return the smallest budget that was noted with a ledger, or None."""
+    path, names = os.path.realpath(place), {dataset_id, *data_sets_of_home()}
+    notes = [note for name in sorted(names) for note in _notes(name).items()]
     kept = [note.budget for one, note in notes if os.path.realpath(one) == path]
-    return next(filter(None, reversed(kept)), None)
+    return min(filter(None, kept), key=lambda budget: budget["epsilon"], default=None)
 
 
 def check_noted(place: str | Path, book: Ledger | None = None) -> None:

@@ -127,6 +127,7 @@ def declare_people(
             _fix(book, people, groups)
             if merged:
                 merge(merged, book)
+                note_ledger(book.path, counts, book)  # with its budget now
         if merging:
             people.join(dataset_id)
     return book, [ledger.path for ledger in merged]

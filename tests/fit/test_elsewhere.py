@@ -103,6 +103,19 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
         assert f"this run's ledger does not count the ledger {fresh} (1 fits)" in said
 
 
+@pytest.mark.parametrize("home", ["another", ""])
+def test_another_home_finds_the_ledgers_that_a_report_lists(
+    features, tmp_path, monkeypatch, home
+):
+    fit(features, tmp_path / "one")
+    fit(features, tmp_path / "two", "--ledger", tmp_path / "fresh.sqlite")
+    monkeypatch.setenv("DPHEAD_HOME", home and str(tmp_path / home))
+    found = findings(tmp_path / "two").get(FINDING, "")
+    assert "with fits on the same data set" in found
+    said = words(fitted("report", tmp_path / "two").err)
+    assert "this run's ledger does not count" in said
+
+
 def test_a_ledger_that_is_gone_is_named(features, tmp_path):
     gone = tmp_path / "gone.sqlite"
     fit(features, tmp_path / "one", "--ledger", gone)

@@ -33,6 +33,7 @@ from dphead.fit.ledgers import (
     charging,
     counted_in,
     declared_people,
+    default_ledger_path,
     fix_budget,
     image_index,
     known_images,
@@ -250,6 +251,43 @@ def refused_beside(dataset_id, *where):
     except LedgerError as error:
         assert "have the budget epsilon=2" in str(error), error
         return True
+
+
+def of_shared_images(*ids):
+    """Data sets that share notably many images with each other."""
+    for first, name in enumerate(ids):
+        images = np.arange(40 * first, 40 * first + 100, dtype=np.uint64)
+        image_index().add(name, images)
+
+
+def test_a_damaged_shared_ledger_hides_no_other_ledger_of_its_data_set(
+    tmp_path, clinic
+):
+    """The ledger that was merged into it still names it."""
+    one, book = made(tmp_path, "one", 0), tmp_path / "q.sqlite"
+    of_shared_images(id_of(one), Y)
+    fitted("ledger", "people", clinic, one)
+    fitted("ledger", "budget", book, "--epsilon", 2, "--delta", 1e-3)
+    fitted("fit", one, "-o", tmp_path / "r", *FIT, "--epsilon", 1.9, "--ledger", book)
+    assert refused_beside(Y)
+    default_ledger_path(counted_in(id_of(one))).write_bytes(b"x" * 4096)
+    assert refused_beside(Y)
+
+
+def test_a_budget_that_a_merge_sets_is_noted_with_the_ledger(tmp_path, clinic):
+    """The shared ledger is a link, and its volume is away after the merge."""
+    one, shared = made(tmp_path, "one", 0), made(tmp_path, "shared", 500)
+    fitted("ledger", "people", clinic, shared)
+    counts, volume = counted_in(id_of(shared)), tmp_path / "volume"
+    volume.mkdir()
+    default = default_ledger_path(counts)
+    shutil.move(default, volume / "s.sqlite")
+    default.symlink_to(volume / "s.sqlite")
+    of_shared_images(id_of(one), Y)
+    fix_budget(open_ledger(None, id_of(one)), 2.0, 1e-3)
+    fitted("ledger", "people", clinic, one)
+    volume.rename(tmp_path / "away")
+    assert refused_beside(Y) and refused_beside(counts, tmp_path / "new.sqlite")
 
 
 def test_a_budget_counts_at_the_place_that_its_ledger_was_merged_into(
