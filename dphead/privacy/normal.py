@@ -31,7 +31,7 @@ _FIRST_BINADE = 46
 _CELLS_LOG2 = 5  # log2 of the cells per binade of a tail, each with a Taylor polynomial
 _TAYLOR_DEGREE = 8  # degree of these polynomials
 # Twice the largest error of `quantile`, over 1 + x: proofs/noise.md.
-_QUANTILE_ERROR = 2.0**-48
+QUANTILE_ERROR = 2.0**-48
 
 
 def rounded_gaussian(
@@ -162,7 +162,7 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
     # The value is certain if the open bits and Phi^-1 cannot move it across a half.
     distance = np.abs(scaled - rounded)
     x += 1
-    x *= -sd * _QUANTILE_ERROR
+    x *= -sd * QUANTILE_ERROR
     x += 0.5
     unsure = distance >= x
     # `quantile` has no cells for rarer tails.
@@ -293,7 +293,7 @@ def quantile(tails: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray of float64
-        x, with an error of at most _QUANTILE_ERROR/2·(1 + x) (proofs/noise.md).
+        x, with an error of at most QUANTILE_ERROR/2·(1 + x) (proofs/noise.md).
     """
     p = tails.astype(np.float64)
     # Exponent and leading bits of the float64 number the cell.

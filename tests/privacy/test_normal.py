@@ -230,7 +230,7 @@ def test_the_inverse_errs_by_less_than_its_bound():
     values = quantile(tails)
     mpmath.mp.prec = 150  # restored by the fixture
     for tail, value in zip(tails.tolist(), values.tolist(), strict=True):
-        error = mpmath.mpf(2.0**-48) / 2 * (1 + abs(value))
+        error = mpmath.mpf(normal.QUANTILE_ERROR) / 2 * (1 + abs(value))
         unit = mpmath.mpf(2) ** -64
         assert phi(value + error) <= tail * unit, tail
         assert phi(value - error) >= (tail + 1) * unit, tail
