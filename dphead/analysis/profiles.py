@@ -63,7 +63,7 @@ PROFILES = {  # name: (accountant, orders of an RDP accountant, what it is)
 }
 
 
-class _Outcome(NamedTuple):
+class Outcome(NamedTuple):
     """Hold `epsilon` under one profile, or None and a `reason`."""
 
     epsilon: float | None
@@ -72,7 +72,7 @@ class _Outcome(NamedTuple):
 
 def profile_epsilon(
     name: str, events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out"
-) -> _Outcome:
+) -> Outcome:
     """Return the epsilon of `events` under one profile.
 
     Parameters
@@ -88,7 +88,7 @@ def profile_epsilon(
 
     Returns
     -------
-    _Outcome
+    Outcome
         Epsilon, or None with the reason if the profile does not apply.
 
     Raises
@@ -109,12 +109,12 @@ def profile_epsilon(
             convert = classic_rdp_epsilon if classic else epsilon_from_rdp
             found = convert(orders, curve, delta)
     except ValueError as error:
-        return _Outcome(None, str(error))
+        return Outcome(None, str(error))
     noisy = all(e.noise_multiplier for e in events)
     if accountant == "pld" and math.isinf(found) and noisy:
         why = "delta is too small for PLD's rounding, or a loss may exceed 1e6"
-        return _Outcome(None, why)
-    return _Outcome(found, "")
+        return Outcome(None, why)
+    return Outcome(found, "")
 
 
 def all_profiles(

@@ -181,7 +181,7 @@ class _Point:
 
 
 @dataclass(frozen=True)
-class _Forecast:
+class Forecast:
     """Hold the result of a forecast.
 
     Attributes
@@ -287,7 +287,7 @@ def open_look_alike(
 
 def forecast(
     look_alike: LookAlike, question: Question, progress: _Progress | None = None
-) -> _Forecast:
+) -> Forecast:
     """Forecast the accuracy on new rows of a private fit, at each epsilon.
 
     Parameters
@@ -301,7 +301,7 @@ def forecast(
 
     Returns
     -------
-    _Forecast
+    Forecast
         Accuracies and attack bounds for each epsilon, and without noise.
 
     Raises
@@ -349,7 +349,7 @@ def forecast(
         _Point(plan.epsilon, tuple(accuracies), _detected(plan))
         for plan, accuracies in zip(plans, found, strict=True)
     ]
-    return _Forecast(
+    return Forecast(
         question,
         method.source,
         protected_unit(plans[0].group_cap, look_alike.thing),

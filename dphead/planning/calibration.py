@@ -157,7 +157,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     return low
 
 
-def _smallest_scale(
+def smallest_scale(
     cost: Callable[[float], float],
     target: float,
     guess: float,
@@ -320,7 +320,7 @@ def calibrate(
             scale, step = scale * (1 + step), 2 * step
         return scale
     if accountant in ("auto", "pld"):
-        guess = _smallest_scale(roughly, epsilon, 1.0, _COARSE_TOLERANCE)
+        guess = smallest_scale(roughly, epsilon, 1.0, _COARSE_TOLERANCE)
         step = 4 * _PLD_TOLERANCE
-        return _smallest_scale(cost, epsilon, guess, _PLD_TOLERANCE, step)
-    return _smallest_scale(cost, epsilon, 1.0, _TOLERANCE)
+        return smallest_scale(cost, epsilon, guess, _PLD_TOLERANCE, step)
+    return smallest_scale(cost, epsilon, 1.0, _TOLERANCE)
