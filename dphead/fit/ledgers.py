@@ -962,13 +962,13 @@ def _read(
             moved, all_there = moved_to(book)
             held = (0, None) if all_there else (book.count_fits(), book.budget())
             if not _is_noted(book, name):
-                held = (None, book.budget() or _noted_budget(place, name))
+                held = (None, book.budget() or _noted_budget(place))
             one = Elsewhere(place, of, *held, shares=of != dataset_id)
             return one, more, [moved] if moved else []
     except HeldLedger:
         raise
     except (LedgerError, ValueError):
-        budget = _noted_budget(place, name)
+        budget = _noted_budget(place)
         return Elsewhere(place, name, None, budget, shares=name != dataset_id), [], []
 
 
@@ -1018,12 +1018,17 @@ def _notes(dataset_id: str) -> dict[str, _Note]:
     return notes
 
 
-def _noted_budget(place: str, dataset_id: str) -> dict[str, float] | None:
+def _notes_at(place: str | Path, dataset_id: str) -> list[_Note]:
+    """Return the notes of a data set that lead to one file."""
+    path, notes = os.path.realpath(place), _notes(dataset_id).items()
+    return [note for one, note in notes if os.path.realpath(one) == path]
+
+
+def _noted_budget(place: str) -> dict[str, float] | None:
     """Return the smallest budget that was noted with a ledger, or None."""
-    path, names = os.path.realpath(place), {dataset_id, *data_sets_of_home()}
-    notes = [note for name in sorted(names) for note in _notes(name).items()]
-    kept = [note.budget for one, note in notes if os.path.realpath(one) == path]
-    return min(filter(None, kept), key=lambda budget: budget["epsilon"], default=None)
+    notes = [note for name in data_sets_of_home() for note in _notes_at(place, name)]
+    kept = [note.budget for note in notes if note.budget]
+    return min(kept, key=lambda budget: budget["epsilon"], default=None)
 
 
 def check_noted(place: str | Path, book: Ledger | None = None) -> None:
@@ -1042,8 +1047,7 @@ def check_noted(place: str | Path, book: Ledger | None = None) -> None:
     if place == IN_MEMORY or is_on_server(place) or not has_home():
         return
     path = os.path.realpath(place)
-    found = {name: map(os.path.realpath, _notes(name)) for name in data_sets_of_home()}
-    noted = [name for name, places in found.items() if path in places]
+    noted = [name for name in data_sets_of_home() if _notes_at(path, name)]
     with ExitStack() as opened:
         if noted and book is None and os.path.isfile(path):
             book = opened.enter_context(closing(Ledger(path, read_only=True)))
@@ -1071,8 +1075,7 @@ def _is_noted(book: Ledger, dataset_id: str) -> bool:
     """Return whether a ledger is the one that was noted at its path, or none was."""
     if book.url:  # its name has the server's id
         return True
-    notes, path = _notes(dataset_id).items(), os.path.realpath(book.path)
-    kept = {one.identity for place, one in notes if os.path.realpath(place) == path}
+    kept = {note.identity for note in _notes_at(book.path, dataset_id)}
     # an earlier version noted no identity, but its ledger was charged or closed
     if kept == {None}:
         return book.first("SELECT id FROM seals") is not None
