@@ -107,9 +107,7 @@ def images(dataset: str, folder: Path | None) -> Path:
     if dataset == "digits":
         path = cache() / "images" / "digits.npz"
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pixels, labels, split = digits()
-            np.savez(path, images=pixels, labels=labels, split=split)
+            _write_images(path, *digits())
         return path
     parent = folder or cache() / "images"
     for name in reversed(FOLDERS[dataset]):
@@ -133,13 +131,16 @@ def small_images(folder: Path | None) -> Path:
             kept = SMALL_ROWS if split == "train" else len(found.y)
             x = found.x[:kept].transpose(0, 2, 3, 1)
             parts.append((x, found.y[:kept], [split] * kept))
-        x, y, split = map(np.concatenate, zip(*parts, strict=True))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # a run that is killed leaves no part of the file under its name
-        new = path.with_suffix(".part.npz")
-        np.savez(new, images=x, labels=y, split=split)
-        new.replace(path)
+        _write_images(path, *map(np.concatenate, zip(*parts, strict=True)))
     return path
+
+
+def _write_images(path: Path, x: np.ndarray, y: np.ndarray, split: np.ndarray) -> None:
+    """Write a file of images. A run that is killed leaves no part of it at its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".part.npz")
+    np.savez(new, images=x, labels=y, split=split)
+    new.replace(path)
 
 
 def files(dataset: str, features: str, folder: Path | None = None) -> list[Path]:
