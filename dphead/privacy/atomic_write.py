@@ -112,7 +112,7 @@ def write_atomically(
             with open(path, "wb") as device:
                 write(device)
             return
-        # A killed run's partial file, or another's link: a new file gets the name.
+        # Remove a killed run's partial file, or a stranger's link with this name.
         partial.unlink(missing_ok=True)
         new = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with open(new, "wb") as file:
@@ -249,7 +249,7 @@ def sync(folder: Path) -> None:
 
 
 def lock_file(path: Path) -> IO[str] | None:
-    """Return a file locked for this process, or None if another process holds it.
+    """Return a file locked for this process; None if another process has the lock.
 
     The lock holds until the file is closed. Its holder may remove the file. A lock on a
     removed file does not count, because the next process locks a new file.
@@ -268,7 +268,7 @@ def lock_file(path: Path) -> IO[str] | None:
     except (BlockingIOError, FileNotFoundError):
         pass
     except OSError as error:
-        # the file stays: another process may hold it, where flock fails for a moment
+        # keep the file: another process may hold it if flock failed only for a moment
         lock.close()
         raise OSError(
             f"The file system of {path.parent} has no locks (flock: {error.strerror}). "

@@ -1,4 +1,4 @@
-"""Map rows to public axes, exactly and one row at a time."""
+"""Project rows onto public axes, each row independently of the others."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ _TOGETHER = 1024  # rows that are mapped at a time, to limit memory; chosen
 
 @dataclass(frozen=True, eq=False)
 class PublicAxes:
-    """Hold directions in the space of the features, and map rows to them.
+    """Hold public directions in feature space, and project rows onto them.
 
     Parameters
     ----------
@@ -64,22 +64,24 @@ class PublicAxes:
 
     @property
     def n_features(self) -> int:
-        """Return the number of columns of a row before the map."""
+        """Return the number of features of a row before the projection."""
         return self.values.shape[0]
 
     @property
     def count(self) -> int:
-        """Return the number of axes, and of columns after the map."""
+        """Return the number of axes, which is a row's length after the projection."""
         return self.values.shape[1]
 
     def rows(self, x: np.ndarray) -> np.ndarray:
-        """Return rows x (k, n_features) as products with the axes, (k, count) float32.
+        """Return the products of rows x (k, n_features) with the axes, (k, count).
+
+        The result is float32.
 
         Guarantee
         ---------
-        A row's products depend on that row and the axes only, bit for bit: its entries
-        and those of the axes are whole numbers, every partial sum of their products is
-        at most 2**53, and one product with a power of two and one rounding to float32
+        A row's products depend on that row and the axes only, bit for bit. The entries
+        of both are whole numbers on their grids, and every partial sum of products is
+        at most 2**53. One multiplication by a power of two and one rounding to float32
         follow. A row that is not finite becomes NaN, and adds zero to every sum. A row
         of zeros stays zero.
         """

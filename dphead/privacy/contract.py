@@ -68,7 +68,7 @@ class Rows(Protocol):
     ) -> Iterator[Block]:
         """Yield blocks that together hold each slot (each of `indices`) once.
 
-        The shape of blocks of `indices` must not depend on their number.
+        The shape of the blocks must not depend on the number of `indices`.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class GroupedRows(Rows, Protocol):
     Attributes
     ----------
     within : ndarray of bool, shape (n_rows,)
-        `sampling.within_cap` of the groups.
+        Whether each row is within the group cap (`sampling.within_cap`).
     """
 
     within: np.ndarray
@@ -174,11 +174,11 @@ class ReleaseSpec:
         return event_of(vars(self))
 
     def row(self) -> dict[str, Any]:
-        """Return plain data for the ledger and the report.
+        """Return the spec as a dict for the ledger and the report.
 
-        The usual `epoch_steps` of 1 and `private=True` are omitted.
+        The defaults `epoch_steps=1` and `private=True` are omitted.
         """
-        # The text of this row is what the ledger compares, field by field.
+        # The ledger compares this dict as JSON text, so every field must agree.
         row = asdict(self)
         if self.epoch_steps == 1:
             del row["epoch_steps"]
@@ -218,8 +218,8 @@ class SumTask:
     clip_norm : float
         Clip norm of the spec, or the number that replaces inf in fits without noise.
     rows : Rows or None, default None
-        The rows to sum, or None if a caller passes blocks. Integer rows that a pass
-        keeps are used again for the same object only.
+        The rows to sum, or None if a caller passes blocks. A later pass reuses kept
+        integer rows only for the same object.
     indices : ndarray of int or None, default None
         Increasing slots of the sample; None for all slots.
     spec : ReleaseSpec or None, default None
@@ -235,7 +235,7 @@ class SumTask:
 
     @cached_property
     def weights(self) -> IntegerWeights | None:
-        """Return a head's weights as integers, or None.
+        """Return a head's weights as integers; None for a network or without weights.
 
         The flat weights of a network stay unchanged in `params`.
         """
@@ -252,7 +252,7 @@ class SumTask:
 
 
 class Summer(Protocol):
-    """Add up a statistic over rows (`dphead.sums.verified.VerifiedSum`).
+    """Define the interface of a sum over rows (`dphead.sums.verified.VerifiedSum`).
 
     Guarantee
     ---------
@@ -261,7 +261,7 @@ class Summer(Protocol):
     """
 
     def __call__(self, task: SumTask) -> np.ndarray:
-        """Return the sum, as int64 of the statistic's shape and units."""
+        """Return the exact integer sum of a task, int64 of the statistic's shape."""
         ...
 
     def largest_norm(self, task: SumTask) -> float:

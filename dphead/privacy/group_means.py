@@ -110,17 +110,17 @@ def _add_in_order(total: np.ndarray, place: np.ndarray, x: np.ndarray) -> None:
 def group_means(
     groups: np.ndarray, y: np.ndarray, cap: int
 ) -> tuple[GroupMeans, np.ndarray]:
-    """Return the means of the rows of each group and class, with the means' classes.
+    """Return the rows of each mean, one mean per group and class, and its class.
 
     Parameters
     ----------
     groups : ndarray of int, shape (n,)
         Group id of each row. A row with NO_GROUP (-1) is a group of its own.
     y : ndarray of int, shape (n,)
-        Class positions. A row with a negative position has no class, and is in no mean.
+        Class indices. A row with a negative index has no class and is in no mean.
     cap : int
-        Largest number of means of a group, at least 1. The lowest classes of the group
-        count.
+        Largest number of means of a group, at least 1. A group with more classes gets
+        the means of its lowest classes.
 
     Returns
     -------

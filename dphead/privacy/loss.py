@@ -1,4 +1,4 @@
-"""Define the training losses of a linear head, one class each.
+"""Define the training losses of a linear head, each as one Python class.
 
 A loss is a function p of the scores, with the residual p - y. Each class defines p, the
 bound on the residual, and four properties for solvers, predictions and exports. Other
@@ -95,7 +95,7 @@ class Softmax(Loss):
     monotone_step = 2.0  # [Böhning 1992]
 
     def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
-        """Return each class's share of the powers of all scores."""
+        """Return the softmax of each row's scores."""
         # exp of differences from the largest score, so nothing overflows.
         distance = z.max(axis=1, keepdims=True) - z
         e = power(xp, distance, rate)

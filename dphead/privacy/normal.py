@@ -30,7 +30,7 @@ _BLOCK_DRAWS = 8192  # draws per block, whose temporaries fit in cache
 _FIRST_BINADE = 46
 _CELLS_LOG2 = 5  # log2 of the cells per binade of a tail, each with a Taylor polynomial
 _TAYLOR_DEGREE = 8  # degree of these polynomials
-# Twice the largest error of `quantile`, over 1 + x: proofs/noise.md.
+# Twice the largest error of `quantile`, divided by 1 + x (proofs/noise.md).
 QUANTILE_ERROR = 2.0**-48
 
 
@@ -39,7 +39,7 @@ def rounded_gaussian(
     shape: tuple[int, ...],
     sd: float,
 ) -> np.ndarray:
-    """Return independent draws of round(N(0, sd²)) as int64, in grid steps like `sd`.
+    """Return independent int64 draws of round(N(0, sd²)), in grid steps.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def over_root_two(sd: float) -> float:
 
 
 def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
-    """Return `count` draws: float64 values where certain, `definition` elsewhere."""
+    """Return `count` draws: rounded in float64 if certain, else by `definition`."""
 
     def more() -> int:
         """Return 64 further random bits."""
@@ -180,7 +180,7 @@ def _words(generator: np.random.Generator, count: int) -> np.ndarray:
 
 
 class Tail:
-    """Hold a uniform number p below 1/2 with its drawn binary digits.
+    """Hold the binary digits drawn so far of a uniform number p below 1/2.
 
     p lies in [digits, digits + 1] / 2**bits.
 
@@ -283,7 +283,7 @@ def _arccot(n: int, unit: int) -> int:
 
 
 def quantile(tails: np.ndarray) -> np.ndarray:
-    """Return x = −Φ⁻¹(p) for all p in [tails, tails + 1] / 2**64.
+    """Return x = −Φ⁻¹(p) for each tail, for any p in [tail, tail + 1] / 2**64.
 
     Parameters
     ----------
@@ -293,7 +293,8 @@ def quantile(tails: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray of float64
-        x, with an error of at most QUANTILE_ERROR/2·(1 + x) (proofs/noise.md).
+        x, with an error of at most QUANTILE_ERROR/2·(1 + x), for every such p
+        (proofs/noise.md).
     """
     p = tails.astype(np.float64)
     # Exponent and leading bits of the float64 number the cell.

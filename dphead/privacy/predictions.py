@@ -14,7 +14,7 @@ import numpy as np
 from dphead.privacy.transform import RADIUS, fits
 
 Array = Any  # numpy array, or jax.numpy array if `xp` is jax.numpy
-# Grids: the integer that stands for 1. A finer grid rounds less and has longer
+# Grids: the integer that stands for 1. A finer grid rounds less and has larger
 # integers; proofs/exactness.md adds up their bits. Each was chosen, not measured.
 PROBABILITY_SCALE = 2**16  # a probability of one
 POWER_TABLE_SIZE = 2**11  # entries of the table of powers of two
@@ -22,8 +22,8 @@ POWER_SCALE = 2**15  # a power of one
 POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entries
 MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # powers below 2**-16 count as this one
 # Bounds (proofs/exactness.md).
-_MAX_WEIGHT = 1e100  # larger weights count as zero, and so do all below 1e-100
-MAX_SCORE_RATE = 1e290  # largest unit of a score: beyond, 0 times it could be NaN
+_MAX_WEIGHT = 1e100  # larger weights become zero; all do if none reaches 1e-100
+MAX_SCORE_RATE = 1e290  # largest unit of a score: 0 times a larger one could be NaN
 _MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
 _MAX_WEIGHT_NORM = 2**18  # norm of a class's integer weights: scores are below 2**30
 
@@ -106,7 +106,7 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
 
 
 def shortened(xp: Any, residual: Array, factor: Array) -> Array:
-    """Return residual (k, m) * factor (k, 1) as int64, no longer than RADIUS.
+    """Return residual (k, m) * factor (k, 1) as int64, with norms up to RADIUS.
 
     Entries are rounded. A residual is truncated toward zero if its sum of squares
     exceeds RADIUS**2, and set to zero if it still does.

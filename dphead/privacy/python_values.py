@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (bool, int, float, str, type(None))
-_LONG: Any = np.longdouble  # a type checker may know it by another name
+_LONG: Any = np.longdouble  # type checkers resolve it to different types
 
 
 def python_value(value: Any) -> Any:
@@ -30,8 +30,8 @@ def python_value(value: Any) -> Any:
     object
         An equal bool, int, float or str. A Decimal, a Fraction or a longdouble between
         two floats becomes the one nearer to zero. Lists and tuples are converted item
-        by item. The same object if nothing changes, or if it has no such value: the
-        caller's check then refuses it.
+        by item. The same object if nothing changes, or if there is no such value. The
+        caller's check must refuse the latter.
     """
     if type(value) in _PLAIN:
         return value
@@ -55,7 +55,7 @@ def python_value(value: Any) -> Any:
 
 
 def _toward_zero(value: Any) -> int | float:
-    """Return the exact number, or the next float toward zero."""
+    """Return an equal int or float, or else the next float toward zero."""
     near = float(value)
     # Check this first: the ratio of a Decimal beyond floats can have a billion digits.
     if near == 0:

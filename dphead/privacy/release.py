@@ -1,6 +1,6 @@
 """Provide `release`, the only function that may return sums over private rows.
 
-It charges, samples, sums, adds noise and commits, in this order.
+It logs the charged release, samples, sums, adds noise and commits, in this order.
 
 One `ReleaseSpec` determines the noise, the sample and the accountant's event. The
 reported guarantee therefore matches the mechanism that ran.
@@ -38,7 +38,7 @@ def release(
     noise: NoiseSource,
     summer: Summer,
 ) -> Released:
-    """Charge one release, sum the rows, add rounded noise once, commit and return.
+    """Log one charged release, sum the rows, add rounded noise, commit and return.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def release(
     -------
     Released
         The noisy sum in real units (float64) and the noise's standard deviation before
-        rounding. If an earlier run committed this release, its value is returned.
+        rounding. If an earlier run committed this release, the committed value.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def release(
             "Sums without noise are never stored, got a charge with a store. "
             "Reserve the fit with store=None."
         )
-    # `reserve` charged the plan. Only its next release passes, and this is logged.
+    # `reserve` charged the plan. `begin` accepts its next release only, and logs it.
     sequence, committed = ledger.begin(spec.row())
     if committed is not None:
         return Released(committed, sd * unit)
@@ -158,8 +158,8 @@ def noise_scale(
     Returns
     -------
     unit : float
-        The real value of one integer unit of the sum. It is 1 for an infinite
-        `clip_norm` (no privacy), which `release` replaces by a largest norm.
+        The real value of one integer unit of the sum. It is 1 if `clip_norm` is
+        infinite (no privacy), because `release` computes a clip norm later.
     sd : float
         Standard deviation of the noise before rounding, in these units; 0 without
         noise.
@@ -186,7 +186,7 @@ def noise_scale(
     # Rounded up twice, so that sd >= sigma Delta in exact arithmetic.
     product = spec.noise_multiplier * root(squared)
     sd = float(np.nextafter(product, np.inf))
-    # Off the diagonal of a symmetric sum, sd is divided by sqrt(2): twice leaves room.
+    # Off the diagonal of a symmetric sum, sd is divided by sqrt(2): 2 leaves room.
     if not 2 * SMALLEST_SD <= sd <= LARGEST_SD:
         change = "smaller" if sd < 1 else "larger"
         raise ValueError(

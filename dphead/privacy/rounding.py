@@ -24,12 +24,12 @@ def rounded_down(value: float, digits: int = 4) -> str:
 
 
 def percent_up(share: float) -> str:
-    """Return an upper bound on a share in percent, with three digits."""
+    """Return a share in percent as text, rounded up to three significant digits."""
     return f"{_rounded(share, 3, ROUND_CEILING, 2)} %"
 
 
 def as_declared(value: float) -> str:
-    """Return a declared number with all its digits."""
+    """Return a declared number as text, with all its digits."""
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))
 
@@ -45,11 +45,11 @@ def declared_at(epsilon: float, delta: float) -> str:
 
 
 def _rounded(value: float, digits: int, rounding: str, power: int = 0) -> str:
-    """Return the number times 10**power, rounded."""
+    """Return the number times 10**power as text, rounded to `digits` digits."""
     if not math.isfinite(value):
         return f"{value:g}"
     # `repr` gives the shortest digits: the float 0.1 is printed as 0.1, not as a little
-    # more. Without a context, `scaleb` would round by the caller's.
+    # more. Without its own context, `scaleb` would use the caller's.
     exact = Decimal(repr(float(value))).scaleb(power, Context(prec=40))
     rounded = Context(prec=digits, rounding=rounding).plus(exact)
     return f"{float(rounded):.{digits}g}"

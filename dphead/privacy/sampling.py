@@ -41,7 +41,7 @@ def poisson_sample(
     sample is random, possibly 0. It is secret and never stored. No row is dropped to
     fit a batch.
     """
-    # Rounded down, so that a row is in with at most the charged probability.
+    # Rounded down, so that a row is sampled with at most the charged probability.
     most = np.floor(sampling_prob * 2.0**53) / 2.0**53  # uniforms have 53 bits
     return np.flatnonzero(generator.random(n_rows) < most)
 
@@ -168,7 +168,7 @@ def within_cap(groups: np.ndarray, cap: int) -> np.ndarray:
 
 
 def ranks(ids: np.ndarray) -> np.ndarray:
-    """Return how many earlier rows (n,) have the same id as each row."""
+    """Return for each row the number of earlier rows with the same id, shape (n,)."""
     # Stable, so that the rows of an id stay in the order of their slots.
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]

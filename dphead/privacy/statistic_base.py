@@ -159,7 +159,7 @@ class Statistic:
     def rows(
         self, transform: RowTransform, x: np.ndarray, clip_norm: float
     ) -> IntegerRows:
-        """Return the integers of rows x (k, n_features) float32."""
+        """Return rows x (k, n_features) float32 as integers on their grid."""
         # Other statistics need a row's direction; their factors clip it later.
         if self.clips == "features":
             return clipped_rows(transform, x, clip_norm)
@@ -228,9 +228,9 @@ def labeled(statistic: Statistic, y: Array) -> Array:
     ------
     ValueError
         If `y` has label sets but the statistic takes one class per row, or if the label
-        sets have another number of classes. The check uses the shape of `y` only.
+        sets have a different number of classes. The check uses the shape of `y` only.
     """
-    # A label outside the declared classes counts zero; it raises no error.
+    # A row with a label outside the declared classes adds zero and raises no error.
     if y.ndim == 1:
         return (y >= 0) & (y < statistic.n_classes)
     # Use shapes only: an error must not depend on a row's value.
@@ -261,7 +261,7 @@ def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
 
 
 def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
-    """Return the targets of predictions for counted rows, (k, n_classes) int64."""
+    """Return the labels of used rows as zeros and ones, (k, n_classes) int64."""
     # Zeros and ones either way: one class, or a set of classes.
     if chunk.y.ndim == 1:
         return one_hot(xp, chunk.y, chunk.keep, n_classes)
@@ -270,7 +270,6 @@ def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
 
 def root(squared: int) -> float:
     """Return a float64 upper bound on the square root of a whole number."""
-    # math.sqrt of an int rounds to nearest; the loop rounds up.
     value = sqrt(squared)
     # sqrt rounds to nearest, and a root too small would make the noise too small.
     while Fraction(value) ** 2 < squared:

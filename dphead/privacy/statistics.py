@@ -1,6 +1,6 @@
-"""Define the statistics of private rows, one class each.
+"""Define the statistics of private rows, each as one Python class.
 
-Each class defines how far one row can move its integer sum. proofs/sensitivity.md has
+Each defines how far one row can move its integer sum. proofs/sensitivity.md has
 the table and the proofs. `statistic_base` defines the symbols. `tests/definitions.py`
 defines the same statistics one row at a time in real numbers, for comparison with
 the papers.
@@ -159,7 +159,7 @@ class Gram(Statistic):
     axes = ("width", "width")
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return the square of a row's unit."""
+        """Return the real value of one integer unit: a row's unit, squared."""
         return clipped_step(clip_norm, append) ** 2
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
@@ -231,7 +231,7 @@ class ClassSums(Statistic):
     max_entry = RADIUS
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:
-        """Return a row's unit."""
+        """Return the real value of one integer unit, which is a row's unit."""
         return clipped_step(clip_norm, append)
 
     def sensitivity_sq(
@@ -380,7 +380,7 @@ class ChannelMoment(Statistic):
         return 4 if self.power == 1 else 2
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Return `largest_norm` to the power of the moments.
+        """Return `largest_norm` for means, and its square for means of squares.
 
         The vector of a row's means has at most the row's norm. The vector of its means
         of squares has at most the squared norm.

@@ -162,7 +162,7 @@ class IntegerRows:
     scale: np.ndarray
 
     def part(self, run: slice) -> "IntegerRows":
-        """Return consecutive rows."""
+        """Return the rows of a slice."""
         return IntegerRows(self.q[run], self.scale[run])
 
 
@@ -244,7 +244,7 @@ def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
         width = transform.width(x.shape[1])
         length = aim(RADIUS**2, width)
         scale = np.where(whole > 0, whole / length, 1.0)
-        # A norm above 1e154 has no finite square: the row counts zero.
+        # A norm above 1e154 has no finite square: the row adds zero.
         usable = rows.finite & np.isfinite(scale)
         scale = np.where(usable, scale, 1.0)
         factor = np.where(usable, rows.scale / scale, 0.0)

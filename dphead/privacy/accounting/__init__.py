@@ -1,4 +1,4 @@
-"""Compute (epsilon, delta) from a list of releases.
+"""Compute the epsilon of a list of releases.
 
 `events` describes releases. `compose` chooses the accountant: `gdp` for full batches,
 and `pld` (with `losses` and `allocation`) for the rest. Budgets need `rdp`, and

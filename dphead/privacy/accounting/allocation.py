@@ -1,4 +1,4 @@
-"""Compute the charge of random allocation, with each row in one step of an epoch.
+"""Compute privacy losses of random allocation: each row is in one step of an epoch.
 
 An epoch has a pair of distributions of t normal numbers (proofs/allocation.md). All
 means are 0, except that one number, at a random place, has mean 1 in the first
@@ -86,9 +86,9 @@ def epoch_losses(
 
 
 def grid_of_ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
-    """Return the distribution of W = exp(mu Z - mu**2/2) on a grid, twice.
+    """Return two distributions of W = exp(mu Z - mu**2/2) on a grid.
 
-    The first result is under Z ~ N(0, 1). The second has these probabilities times W.
+    The first has Z ~ N(0, 1). The second has the first's probabilities times W.
     Both have values on the grid instead of losses, and `infinite` is the probability of
     values that are not on the grid or may be wrong. Return None if no grid can hold W.
 

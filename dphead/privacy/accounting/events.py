@@ -102,12 +102,11 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
 
     Guarantee
     ---------
-    Plans, the ledger and `ReleaseSpec` all get their events here. So a release cannot
-    be charged as one thing and reported as another.
+    Plans, the ledger and `ReleaseSpec` all use this function. So the charge and the
+    report of a release use the same event.
     """
+    cap = release["group_cap"]  # None if the unit of privacy is a row
     # A seed makes the noise known, so the accountants assume no noise.
-    # None: the unit of privacy is a row.
-    cap = release["group_cap"]
     private = release.get("private", True)
     return GaussianEvent(
         release["noise_multiplier"] if private else 0.0,
@@ -119,7 +118,7 @@ def event_of(release: Mapping[str, Any]) -> GaussianEvent:
 
 def together(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
     """Merge equal releases into one event each, in order of appearance."""
-    # `count` is no part of the kind: equal releases add up.
+    # Releases are compared without their `count`.
     counts: Counter[GaussianEvent] = Counter()
     for event in events:
         one = event if event.count == 1 else replace(event, count=1)
@@ -145,7 +144,7 @@ def in_one_step(events: Iterable[GaussianEvent]) -> list[GaussianEvent]:
 def require(ok: bool, what: str, name: str, value: object, hint: str = "") -> None:
     """Raise ValueError unless `ok`.
 
-    `what` is the condition in words. The message names the value if `what` does not.
+    `what` is the condition in words. The message adds `name` if `what` lacks it.
     """
     if not ok:
         given = repr(value) if name in what else f"{name}={value!r}"

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
 # Chosen, not measured: they trade tightness for time and memory. Omitted mass is
-# charged. (UNIT_ROUNDOFF is float64's.)
+# charged.
 UNIT_ROUNDOFF = 2.0**-53  # relative rounding error of one float64 operation
 TAIL_MASS = 1e-15  # probability cut at each end of a composition
 _CHERNOFF_ORDERS = (
@@ -247,7 +247,7 @@ def _filtered(chances: np.ndarray, ratio: np.longdouble) -> np.ndarray:
 
 
 def _norm(chances: np.ndarray) -> float:
-    """Return the norm, without numpy's threads, which wait for each other."""
+    """Return the L2 norm, without BLAS, whose threads wait for each other."""
     return math.sqrt(np.sum(np.square(chances)))
 
 

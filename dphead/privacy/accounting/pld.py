@@ -51,7 +51,7 @@ _LARGEST_GROUP = 10_000
 LEAST_LOG_WEIGHT = -46.0  # 1e-20: rarer numbers of sampled rows are omitted
 LEAST_LOG_TAIL = -41.0  # 1e-18: probability beyond each end of one release's grid
 _TAIL_DEVIATIONS = 10.0  # standard deviations searched beyond the outer means
-LOOKUP_POINTS = 4096  # points x that bracket a loss first
+LOOKUP_POINTS = 4096  # points x between which Newton's method finds a loss
 NEWTON_STEPS = 5  # enough steps to reach the rounding error, as measured
 _COARSEST = 100  # largest factor on the width of the grid
 # largest number of mixture terms over all points of a release's grid
@@ -60,7 +60,7 @@ _MAX_TABLE_ENTRIES = 4_000_000  # largest number of entries of a table of terms:
 DIRECTIONS = {  # zero_out: a removed row adds zero if it is sampled
     "zero_out": ("removed", "added"),
     "add_remove": ("removed", "added"),
-    "replace_one": ("replaced",),  # the mirror image of itself
+    "replace_one": ("replaced",),  # its reverse has the same losses
 }
 
 
@@ -185,7 +185,7 @@ def loss_distribution(
                 one = epoch_losses(sd, event.epoch_steps, direction, interval)
             else:
                 one = connect_dots(*sample_pair(event, direction), interval)
-            # Equal releases by a power, the few kinds one after another.
+            # A power composes equal releases. Different kinds are composed one by one.
             parts.append(self_composed(one, event.epochs))
         # Short arrays first, to keep the convolutions small.
         parts.sort(key=lambda part: len(part.chances))
@@ -247,7 +247,7 @@ class Mixture:
         return values
 
     def _parts(self, x: np.ndarray) -> Iterator[slice]:
-        # A table of all points and all laws would not fit in memory.
+        # A table of all points and all components would not fit in memory.
         rows = max(1, _MAX_TABLE_ENTRIES // len(self.means))
         for i in range(0, len(x), rows):
             yield slice(i, i + rows)
@@ -279,9 +279,9 @@ def full_pair(mu: float) -> tuple[Mixture, Mixture]:
 def sampled_mixture(event: GaussianEvent, sd: float, moved: float) -> Mixture:
     """Return the mixture over the number j of a unit's sampled rows.
 
-    Each sampled row moves the mean. Only the numbers in `_window` are kept. The ratio
-    of successive binomial weights decreases with j. So a geometric series, `missing`,
-    bounds the weight of all other numbers.
+    Each sampled row adds `moved` to the mean. Only the numbers j in `_window` are kept.
+    The ratio of successive binomial weights decreases with j. So a geometric series,
+    `missing`, bounds the weight of all other numbers.
     """
     q, k = event.sampling_prob, event.rows_per_unit
     log_q = math.log(q)
@@ -330,7 +330,7 @@ def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
 
 
 def sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
-    """Return the pair of a Poisson batch. Their ratio increases with x.
+    """Return the two distributions of a Poisson batch. Their ratio increases with x.
 
     Noise is relative to the clip norm C. For a unit of k rows, j is binomial (k, q).
     For "removed", the first distribution is the mixture of N(j C), and the second one
@@ -512,8 +512,7 @@ def excess_of(
     # If the loss is nearly constant, rounding may put the point beyond its two nodes.
     missed += 4 * UNIT_ROUNDOFF + upper.missing + lower.missing
     # Beyond the losses of the nodes, delta rises by at most the change of epsilon
-    # toward
-    # 0, because its slope is below 1. In the other direction it does not rise.
+    # toward 0, because its slope is below 1. In the other direction it does not rise.
     missed += np.maximum(side * (inside - epsilons), 0.0)
     # Rounding of each of the three terms, in relative size.
     weights = upper.error + lower.error

@@ -175,7 +175,7 @@ def epsilon_from_rdp(
 
     Guarantee
     ---------
-    An upper bound, if every divergence is one.
+    An upper bound, if every divergence is an upper bound.
     """
     check(delta)
     if not np.any(rdp):

@@ -88,7 +88,7 @@ def spent(
     # replace-one. `check_divergence` refuses a second fit with these.
     known = _has_divergence(events, relation)
     if not known and fits > 1 and budget is not None and not budget.get("is_sum"):
-        # no charge leads here: someone else wrote a row
+        # no charge of dphead leads here: another program wrote a row
         return Spent(math.inf, "rdp")
     if fits == 1 or not known:
         return Spent(compose_epsilon(events, delta, relation, "auto"), "pld")
@@ -199,7 +199,7 @@ def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
 
 def _has_divergence(events: Sequence[GaussianEvent], relation: str) -> bool:
     """Return whether RDP bounds these releases, random batches included."""
-    # A full batch has it for groups too (proofs/groups.md, "Full batches").
+    # RDP bounds full batches for groups too (proofs/groups.md, "Full batches").
     single = all(e.is_full or e.rows_per_unit == e.epoch_steps == 1 for e in events)
     return single and relation != "replace_one"
 

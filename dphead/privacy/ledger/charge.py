@@ -54,8 +54,8 @@ class Charge(Generic[_Book]):
     Attributes
     ----------
     allocation : Allocation
-        Which step of an epoch uses which rows. It is in memory only: a resumed fit has
-        another one.
+        Which step of an epoch uses which rows. It is in memory only: a resumed fit
+        starts with an empty one.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class Charge(Generic[_Book]):
             self._lock = lock  # held until the process ends
 
     def leave(self) -> None:
-        """Give up the folder, before anything was stored in it."""
+        """Unlock and remove `store`, before any value is stored in it."""
         if self.store is not None:
             (self.store / "lock").unlink()
             self._lock.close()
@@ -280,10 +280,11 @@ class Charge(Generic[_Book]):
         return dict(map(tuple, self.ledger.query(states)))
 
     def _load(self, sequence: int, digest: str) -> np.ndarray:
-        """Return the committed value.
+        """Return the committed value, or raise LedgerError.
 
-        Any other value is deleted before the error. It is damaged, or it is a second
-        answer to one charge that a crash left in a copied folder.
+        A stored value with a different digest is deleted before the error. It is
+        damaged, or a crash left it in a copied folder, as a second answer to one
+        charge.
         """
         value = None
         if self.store is not None and self._file(sequence).exists():

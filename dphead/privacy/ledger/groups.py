@@ -15,9 +15,8 @@ class Groups:
     Attributes
     ----------
     digests : mapping of str to str
-        A digest of the group of each row, by the name of the key that made it. Empty if
-        the fit protects rows. A ledger that was moved has digests under an earlier key
-        too.
+        One digest of all rows' groups for each secret key, by the key's name. Empty if
+        the fit protects rows. There are several keys if the ledger was moved.
     people : str or None
         The declared id system of the groups, as JSON.
     declared : callable

@@ -58,7 +58,7 @@ class Tried(NamedTuple):
     refused : int or None
         Position of the first fit that is refused, from 0. None if all are charged.
     reason : str or None
-        Why it is refused.
+        Why the fit is refused. None if all are charged.
     spent : Spent
         The total of the fits before it, or of all fits.
     """
@@ -83,8 +83,8 @@ class Ledger(LedgerFile):
     dataset_id : str or None, default None
         The data set's random public id. An existing file with another id is refused.
     read_only : bool, default False
-        Whether to open an existing file without writing to it. Only the transaction of
-        a process that died is taken back.
+        Whether to open an existing file without writing to it. The only exception: the
+        unfinished transaction of a process that died is rolled back.
 
     Raises
     ------
@@ -94,9 +94,9 @@ class Ledger(LedgerFile):
 
     Guarantee
     ---------
-    A process forked off by Python, or with another process id, cannot charge, begin or
-    commit with this object (LedgerError). It has a copy of a ledger in memory, and the
-    copy could answer the same charge a second time.
+    Only the process that opened this object can charge, begin or commit with it. A fork
+    gets a LedgerError, because its copy of a ledger in memory could answer the same
+    charge a second time.
     """
 
     def set_budget(self, epsilon: float, delta: float) -> None:
@@ -299,11 +299,11 @@ class Ledger(LedgerFile):
         Raises
         ------
         LedgerError
-            If the releases differ in relation or unit of privacy, also from earlier
-            fits. If earlier fits have other groups. If an epoch of allocated rows is
-            not whole. If the ledger is damaged or already holds `fit_id`. If another
-            process uses `store`. If the charge would exceed the budget or does not fit
-            the budget's accounting.
+            If the releases differ in relation or unit of privacy, from each other or
+            from earlier fits. If earlier fits have different groups. If an epoch of
+            allocated rows is not whole. If the ledger is damaged or already holds
+            `fit_id`. If another process uses `store`. If the charge would exceed the
+            budget or does not fit the budget's accounting.
 
         Guarantee
         ---------
@@ -370,7 +370,7 @@ class Ledger(LedgerFile):
                 # In the same transaction, so that every fit has its seal.
                 seals.seal(self)
         except BaseException as error:
-            # Nothing was charged, or nobody knows (LostAnswer): no row was read.
+            # Nothing was charged, or this is unknown (LostAnswer). No row was read.
             reserved.leave()
             if isinstance(error, _ExceededError):
                 budget = self.budget() or {}
@@ -400,8 +400,8 @@ class Ledger(LedgerFile):
     def _fix_unit(self, facts: dict[str, str], relation: str, cap: int | None) -> None:
         """Raise LedgerError if relation or unit differ from those of the first fit.
 
-        The unit is a row or a group. Fits for groups may have different caps: each
-        counts at its own (proofs/groups.md, "One unit per ledger").
+        The unit is a row or a group. Fits for groups may have different caps: each is
+        charged at its own cap (proofs/groups.md, "One unit per ledger").
         """
         # The first fit fixes both; later fits must match.
         kept = facts.get("relation") or self.set_once("relation", relation)
@@ -499,8 +499,8 @@ class Ledger(LedgerFile):
         """Return all fits with their releases and states, for `dphead ledger show`.
 
         Fits are in the order of their rows in the table, which is the order of the
-        charges. Clocks and equal hours cannot change it. The value of `created` is a
-        whole hour, because finer times could reveal rows.
+        charges. Clock errors and equal hours cannot change it. The value of `created`
+        is a whole hour, because finer times could reveal rows.
         """
         # Read one state, so that a concurrent fit is in all three tables or in none.
         with self.snapshot():

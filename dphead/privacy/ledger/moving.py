@@ -85,7 +85,7 @@ def check_move(source: Ledger, target: Ledger) -> None:
 def _announce(source: Ledger, target: Ledger) -> None:
     """Close the target to charges and budgets until it holds all of the source.
 
-    A move needs an empty target, so a charge or a budget meanwhile would end it.
+    A move needs an empty target, so it would fail after a charge or a budget there.
     """
     with target.transaction(kept=lambda: AWAITS in target.facts(), but=AWAITS):
         _check_target(source, target)
@@ -163,7 +163,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
 
 def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
     """Raise LedgerError if ledgers cannot be merged into another one."""
-    # people are recorded later, and then no ledger can move (`fit.people`)
+    # `fit.people` records people after the merge, and then no ledger can move
     target.check_open()
     for source in sources:
         source.check_open(but=MOVED)
@@ -203,7 +203,7 @@ def _fix(source: Ledger, target: Ledger) -> None:
 
 
 def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
-    """Return the facts to fix in the target, or raise LedgerError if they differ."""
+    """Return the values to fix in the target, or raise LedgerError if they differ."""
     if holds_all(source, target):
         return {}
     _check_kinds([source, target])
@@ -227,7 +227,7 @@ def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
 
 
 def _smaller(one: Any, other: Any) -> Any:
-    """Return a budget that is within both budgets, or the only one, or None."""
+    """Return a budget within both budgets, or the only one, or None without any."""
     if one is None or other is None or one == other:
         return one or other
     epsilon, delta = (min(one[key], other[key]) for key in ("epsilon", "delta"))
@@ -245,7 +245,7 @@ def _moved_elsewhere(source: Ledger, target: Ledger, place: str | None) -> Ledge
 
 
 def _check_target(source: Ledger, target: Ledger) -> None:
-    # a ledger on a server has a name before its first row
+    # a ledger on a server has a data set id before its first row
     ids = {source.meta("dataset_id"), target.meta("dataset_id") or target.dataset_id}
     if len(ids) != 1 or None in ids:
         raise LedgerError(
@@ -254,7 +254,7 @@ def _check_target(source: Ledger, target: Ledger) -> None:
             "Name another target, or a new one."
         )
     others = target.facts().keys() - {"dataset_id"}
-    # a digest of this source, or of a copy with more fits
+    # the target awaits this source, perhaps in an earlier state with fewer fits
     begun = others == {AWAITS} and target.meta(AWAITS) in _digests(source)
     if others == {AWAITS} and not begun:
         raise LedgerError(

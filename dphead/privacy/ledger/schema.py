@@ -29,7 +29,7 @@ def _table(name: str, keys: dict[str, Any], columns: dict[str, Any]) -> Table:
     return Table(name, TABLES, *own)
 
 
-# Facts that are fixed once: data set, relation, unit, accounting, budget.
+# Values that are fixed once: data set, relation, unit, accounting, budget.
 META = _table("meta", {"key": Text}, {"value": Text})
 # One row for each charge. Epsilon is text, so that it keeps every digit.
 FITS = _table(
@@ -78,7 +78,7 @@ _ONE_COMMIT = Index(
     unique=True,
     sqlite_where=PROGRESS.c.state == "committed",
 )
-# Triggers stop accidents. They do not stop a holder who drops them.
+# Triggers prevent accidents. They do not stop an owner of the file who drops them.
 _APPEND_ONLY = [
     DDL(
         f"CREATE TRIGGER IF NOT EXISTS {table}_{verb.lower()} BEFORE {verb} ON {table} "

@@ -50,7 +50,7 @@ _NO_PATH = re.compile(
 )
 VIEWS, _ROWS = "dphead", "dphead_rows"  # schemas: clients' views, and their tables
 # Seconds: to connect, to wait for another charge, and until a silent server is lost.
-# Choices, not measured.
+# Chosen, not measured.
 _CONNECT, WAIT, _SILENT = 10, 30, 30
 _ARGUMENTS = {
     "connect_timeout": _CONNECT,
@@ -82,8 +82,8 @@ SECRET = Table(
 # Each setting ends with its transaction, so that a pooler cannot hand it to another
 # client, and none depends on the role's defaults. Names mean PostgreSQL's own
 # functions, not a user's. Seals need exact floats. A charge may take longer than a
-# role's timeout,
-# and a timeout at COMMIT could answer before the standby that COMMIT waits for.
+# role's timeout, and a timeout at COMMIT could answer before the standby that COMMIT
+# waits for.
 _FIRST = """
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL extra_float_digits = 1;
@@ -165,7 +165,7 @@ def team_url() -> str | None:
 
 
 def url_of(path: str) -> str:
-    """Return the URL of a ledger's path: its own, or the team's for a name."""
+    """Return the URL of a ledger: `path` if it is a URL, otherwise DPHEAD_LEDGER."""
     url = path if is_url(path) else team_url()
     if url is None:
         raise LedgerError(
@@ -186,7 +186,7 @@ def session(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def held(url: str, lock: str = "") -> Iterator[Callable[[], None]]:
-    """Hold the lock of all ledgers of a server, or the lock with this name.
+    """Hold a server's lock with this name in a block; by default, that of all ledgers.
 
     Yield a function that raises LedgerError if the lock was lost. Call it before a
     charge ends, because the end of the block raises no error.
@@ -259,7 +259,10 @@ _OPEN = WeakSet[Any]()  # open connections of this process
 
 
 def _disconnect_copies() -> None:
-    """Detach a forked process from connections, which closing would end for all."""
+    """Detach a forked process from the connections that its parent opened.
+
+    If the fork closed them, the parent would lose them too.
+    """
     # The descriptor stays valid, but no longer leads to the server.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in _OPEN:
@@ -298,7 +301,7 @@ def _engine(url: str) -> Engine:
 
 @contextmanager
 def _connection(url: str) -> Iterator[Connection]:
-    """Close a new connection at the end of a block, even if it was lost."""
+    """Open a connection, and close it at the end of a block, even if it was lost."""
     connection = _connect(url)
     try:
         yield connection
@@ -307,7 +310,7 @@ def _connection(url: str) -> Iterator[Connection]:
 
 
 def close(connection: Connection) -> None:
-    """Close a connection. An open transaction ends, by the server if need be."""
+    """Close a connection. The server rolls back a transaction that is still open."""
     # The work is done, so a failed rollback on a lost connection does not matter.
     with suppress(exc.DBAPIError):
         connection.close()

@@ -1,7 +1,7 @@
-"""Keep the file of a ledger: SQLite, append-only, durable, one writer at a time.
+"""Keep a ledger's tables in an SQLite file: append-only, durable, one writer at a time.
 
-Nothing is charged here: `ledger` gives the tables their meaning. All errors of SQLite
-and of the disk become LedgerError.
+This module reads and writes tables, and `ledger` charges fits. All errors of SQLite and
+of the disk become LedgerError.
 """
 
 import os
@@ -109,7 +109,7 @@ class LedgerFile:
         # raises LedgerError if a charge may no longer be made (`fit.ledgers.charging`)
         self.before_commit: Callable[[], None] = lambda: None
         self.dataset_id, self.url, self._db = dataset_id, None, None
-        # The path decides between both: the statements are the same.
+        # The path decides between a server and a file. The SQL is the same for both.
         if server.is_on_server(path):
             self._open_on_server(self.path, dataset_id)
         else:
@@ -210,7 +210,7 @@ class LedgerFile:
             raise self._unsound(error) from error
 
     def _check_beside(self) -> None:
-        """Raise LedgerError for a name beside the ledger that leads to another file.
+        """Raise LedgerError if a name beside the ledger leads to another file.
 
         SQLite opens these names itself, and writes through a link.
         """
@@ -227,7 +227,7 @@ class LedgerFile:
 
     def _open_to_read(self) -> None:
         _check_whole(Path(self.path))
-        # Read-only: a look never makes a journal or takes a lock to write.
+        # Read-only: reading must not make a journal or take a lock for writing.
         try:
             self._db = self._look("ro")
         except sqlite3.OperationalError as error:
@@ -256,7 +256,7 @@ class LedgerFile:
         )
 
     def _prepare(self) -> None:
-        """Set what the proofs need of SQLite, and make missing tables.
+        """Set the options of SQLite that the proofs need, and make missing tables.
 
         Call it after SQLAlchemy has connected: a program can have a listener for all
         engines, which changes these settings.
@@ -336,7 +336,7 @@ class LedgerFile:
     def rows(self, table: Table) -> list[dict[str, Any]]:
         """Return a table's rows in the order in which they were added.
 
-        The numbers of `progress` and `fits` are left out, as each ledger has its own.
+        The row numbers of `progress` and `fits` are left out: each ledger has its own.
         """
         order = [table.c[key] for key in ("id", "fit_id", "sequence") if key in table.c]
         order = [column("rowid")] if table is FITS else order
@@ -555,8 +555,8 @@ def _check_whole(path: Path) -> None:
 def _make_whole(path: Path) -> None:
     """Make a ledger without fits, readable only by its owner, unless one exists.
 
-    It gets its name when all of it is on the disk. A shorter file was therefore cut
-    (`_check_whole`).
+    The file gets its name only when all of it is on the disk. So a shorter file was
+    damaged later (`_check_whole`).
     """
     if path.exists():
         _check_whole(path)
