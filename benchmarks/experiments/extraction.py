@@ -184,7 +184,7 @@ def photographs_in(folder: Path) -> list[Path]:
 
 def loader() -> None:
     """`extract` as a whole, with its checks, beside the loop alone of plain timm."""
-    from dphead_extract.backbones.timm_models import timm_backbone
+    from dphead_extract.backbones.timm_models import TimmFamily
     from timm import data as timm_data
 
     data: Any = timm_data
@@ -196,7 +196,7 @@ def loader() -> None:
             options = BackboneOptions(
                 "mobilenetv2_100", WEIGHTS, arguments, half, half, image_size=size
             )
-            network = timm_backbone(options).module.eval()
+            network = TimmFamily().build(options, (size, size), True).module.eval()
             transform = data.create_transform(
                 size, mean=half, std=half, interpolation="bicubic", crop_pct=0.875
             )

@@ -25,7 +25,6 @@ from dphead_extract.options import (
     NEW_DATA_SET,
     OUTPUT,
     SAME_DATA_AS,
-    SPLIT,
     image_option,
 )
 from dphead_extract.people import People
@@ -35,6 +34,9 @@ from dphead_extract.sources.columns import COLUMNS, Columns
 from dphead_extract.sources.holdout import HOLDOUT, Holdout
 from dphead_extract.sources.image import Source
 
+_SPLIT = image_option(
+    "Split of SOURCE to extract.", choices=("all", "train", "test", "validation")
+)
 _speed = partial(Option, section="Speed and processes")
 
 
@@ -50,7 +52,7 @@ class ExtractOptions:
     output: Annotated[str | Path, OUTPUT]
     backbone: BackboneOptions
     classes: Classes = field(default_factory=Classes)
-    split: Annotated[str | None, SPLIT] = "all"
+    split: Annotated[str | None, _SPLIT] = "all"
     layout: Annotated[str | None, LAYOUT] = None
     columns: Annotated[Columns, COLUMNS] = field(default_factory=Columns)
     holdout: Annotated[Holdout, HOLDOUT] = field(default_factory=Holdout)

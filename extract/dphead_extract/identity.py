@@ -142,17 +142,3 @@ def check_images(overlaps: list[Overlap], people: People) -> None:
                 people.check_ledger(other.dataset_id)
             except ExtractError as error:
                 raise ExtractError(f"{other}. {error}") from None
-
-
-def note_images(
-    index: ImageIndex | None, dataset_id: str, seen: np.ndarray
-) -> list[Overlap]:
-    """Add images to the index, and return other data sets that hold some of the images.
-
-    Call this before a row is written. A run that ends early then has its images in the
-    index.
-    """
-    if index is None:
-        return []
-    index.add(dataset_id, seen)
-    return index.overlaps(seen, but=dataset_id)

@@ -120,7 +120,7 @@ class PixelRange:
 
 
 @dataclass(frozen=True)
-class Samples:
+class _Samples:
     """Describe the samples of a file, from its header.
 
     white_is_zero: the file stores white as zero, and Pillow does not invert it. gray:
@@ -162,14 +162,14 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
 
 
 def _decoded(
-    image: Image.Image, samples: Samples, declared: PixelRange | None
+    image: Image.Image, samples: _Samples, declared: PixelRange | None
 ) -> np.ndarray:
     image.load()
     pixels = _canonical_array(image, declared, samples)
     return np.ascontiguousarray(_upright(pixels, image))
 
 
-def _read(data: bytes, use: Callable[[Image.Image, Samples], _T]) -> _T:
+def _read(data: bytes, use: Callable[[Image.Image, _Samples], _T]) -> _T:
     """Return `use` of an image that is not loaded yet, and of its samples.
 
     If Pillow refuses the texts of a PNG, they are ignored.
@@ -182,7 +182,7 @@ def _read(data: bytes, use: Callable[[Image.Image, Samples], _T]) -> _T:
         return _opened(plain, use)
 
 
-def _opened(data: bytes, use: Callable[[Image.Image, Samples], _T]) -> _T:
+def _opened(data: bytes, use: Callable[[Image.Image, _Samples], _T]) -> _T:
     with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
         return use(image, _samples(image, data))
 
@@ -207,7 +207,7 @@ def stored_samples(data: bytes) -> np.ndarray | None:
     Return None if its samples are unsigned 8-bit integers or colors.
     """
 
-    def deep(image: Image.Image, samples: Samples) -> np.ndarray | None:
+    def deep(image: Image.Image, samples: _Samples) -> np.ndarray | None:
         if not _is_deep(image, samples):
             return None
         image.load()
@@ -225,7 +225,7 @@ def _upright(pixels: np.ndarray, image: Image.Image) -> np.ndarray:
     return pixels if turn is None else turn(pixels)
 
 
-def _samples(image: Image.Image, data: bytes) -> Samples:
+def _samples(image: Image.Image, data: bytes) -> _Samples:
     """Read the header of an image that was opened and not yet loaded."""
     if image.format == "TIFF":
         return _samples_of_tiff(image)
@@ -235,16 +235,16 @@ def _samples(image: Image.Image, data: bytes) -> Samples:
         decoder, _, _, arguments = image.tile[0]  # type: ignore[attr-defined]
         scaled = decoder in ("ppm", "ppm_plain") and image.mode != "1"
         most = arguments[-1] if scaled else 65535 if image.mode == "I" else 255
-        return Samples(most.bit_length(), most=most)
+        return _Samples(most.bit_length(), most=most)
     if image.format in ("JPEG", "MPO"):
         if image.mode == "CMYK" and "adobe" not in image.info:
             # Adobe inverts CMYK, and Pillow always assumes this
             raise UnreadableImage("a CMYK JPEG that does not say whether it is Adobe's")
-        return Samples()
-    return Samples()
+        return _Samples()
+    return _Samples()
 
 
-def _samples_of_png(image: Image.Image, bits: int, color: int) -> Samples:
+def _samples_of_png(image: Image.Image, bits: int, color: int) -> _Samples:
     """Return the samples of a PNG by `bits` and `color` of IHDR (PNG, 11.2.2)."""
     clear = image.info.get("transparency")
     if bits == 16 and color == 2 and clear is not None:
@@ -252,10 +252,10 @@ def _samples_of_png(image: Image.Image, bits: int, color: int) -> Samples:
     if bits in (2, 4) and color == 0 and clear is not None:
         # Pillow scales the samples to 8 bits, but not this value
         image.info["transparency"] = clear * (255 // (2**bits - 1))
-    return Samples(bits, gray=color == 4)
+    return _Samples(bits, gray=color == 4)
 
 
-def _samples_of_tiff(image: Any) -> Samples:
+def _samples_of_tiff(image: Any) -> _Samples:
     tags = image.tag_v2
     bits = max(tags.get(_BITS_PER_SAMPLE, (1,)))
     signed = 2 in tags.get(_SAMPLE_FORMAT, (1,))
@@ -275,19 +275,19 @@ def _samples_of_tiff(image: Any) -> Samples:
         # the default subsampling is 2 by 2, but Pillow assumes 1 by 1
         raise UnreadableImage("a TIFF of YCbCr that is subsampled and not compressed")
     white_is_zero = tags[_PHOTOMETRIC] == 0 and image.mode[0] in "IF"
-    return Samples(bits, signed, white_is_zero)
+    return _Samples(bits, signed, white_is_zero)
 
 
 def _canonical_array(
     image: Image.Image,
     declared: PixelRange | None = None,
-    samples: Samples | None = None,
+    samples: _Samples | None = None,
 ) -> np.ndarray:
     """Return uint8 (height, width) or (height, width, 3) of a Pillow image of any mode.
 
     Raises UnreadableImage for samples without a known range.
     """
-    samples, declared = samples or Samples(), declared or PixelRange()
+    samples, declared = samples or _Samples(), declared or PixelRange()
     if _is_deep(image, samples):
         return _gray(image, declared, samples)
     if samples.bits > 8 and declared != PixelRange():
@@ -304,12 +304,12 @@ def _canonical_array(
     return np.asarray(image.convert("L" if image.mode in ("L", "1") else "RGB"))
 
 
-def _is_deep(image: Image.Image, samples: Samples) -> bool:
+def _is_deep(image: Image.Image, samples: _Samples) -> bool:
     """Return whether gray samples are signed, or have more than 8 bits."""
     return image.mode[0] in "IF" or samples.signed
 
 
-def _values(image: Image.Image, samples: Samples) -> np.ndarray:
+def _values(image: Image.Image, samples: _Samples) -> np.ndarray:
     """Return the stored samples (height, width) of a deep image."""
     values, most = np.asarray(image), samples.most
     if image.mode == "L":
@@ -321,7 +321,7 @@ def _values(image: Image.Image, samples: Samples) -> np.ndarray:
     return values
 
 
-def _gray(image: Image.Image, declared: PixelRange, samples: Samples) -> np.ndarray:
+def _gray(image: Image.Image, declared: PixelRange, samples: _Samples) -> np.ndarray:
     """Return uint8 (height, width) of signed samples, or of samples beyond 8 bits."""
     values, bits, most = _values(image, samples), samples.bits, samples.most
     whole = (0, most or 2**bits - 1)

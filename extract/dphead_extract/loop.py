@@ -127,7 +127,7 @@ class LoopSettings:
     expected_digests: np.ndarray | None = None
 
 
-def forward(
+def _forward(
     backbone: Backbone, settings: LoopSettings, pixels: torch.Tensor
 ) -> torch.Tensor:
     """Return features (n, n_features), float32, of pixels, on the device.
@@ -149,7 +149,7 @@ def forward(
         return output.float()
 
 
-def blank(backbone: Backbone, images: int, pinned: bool = False) -> torch.Tensor:
+def _blank(backbone: Backbone, images: int, pinned: bool = False) -> torch.Tensor:
     """Return pixels of black images, uint8 (images, height, width, channels)."""
     channels, height, width = backbone.input_shape
     shape = images, height, width, channels
@@ -166,14 +166,14 @@ def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSetting
     if settings.device.type != "cpu":
         return settings
     generator = torch.Generator().manual_seed(0)
-    image = blank(backbone, 1).random_(256, generator=generator)
+    image = _blank(backbone, 1).random_(256, generator=generator)
     with one_thread():
         with WholeVectors() as seen:
-            forward(backbone, settings, image)
+            _forward(backbone, settings, image)
         size = seen.rounded(settings.batch_size)
         if size > 1:
             batch = image.repeat(size, 1, 1, 1)
-            size = size if are_alike(forward(backbone, settings, batch)) else 1
+            size = size if are_alike(_forward(backbone, settings, batch)) else 1
     return replace(settings, batch_size=size)
 
 
@@ -188,12 +188,12 @@ class Target:
     def blank(self, images: int) -> torch.Tensor:
         """Return pixels of whole batches, for this number of images."""
         size, pinned = self.settings.batch_size, self.settings.device.type == "cuda"
-        return blank(self.backbone, -(-images // size) * size, pinned)
+        return _blank(self.backbone, -(-images // size) * size, pinned)
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return the features of pixels of whole batches, on the device."""
         batches = pixels.split(self.settings.batch_size)
-        return torch.cat([forward(self.backbone, self.settings, b) for b in batches])
+        return torch.cat([_forward(self.backbone, self.settings, b) for b in batches])
 
 
 class Loop:

@@ -28,9 +28,6 @@ INTENSITY = image_option(
     read=separated(float, -LARGEST, "LOW,HIGH", 2),
     metavar="LOW,HIGH",
 )
-SPLIT = image_option(
-    "Split of SOURCE to extract.", choices=("all", "train", "test", "validation")
-)
 OUTPUT = data_set_option("Features file to write (.h5).", flags=("-o", "--output"))
 BLOCK_ROWS = Option(
     "Number of rows between resume points.", NATURAL, section="Speed and processes"

@@ -28,7 +28,7 @@ from dphead_extract.features.disk import write_names
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
-from dphead_extract.identity import Identity, identify, note_images
+from dphead_extract.identity import Identity, identify
 from dphead_extract.index import Overlap
 from dphead_extract.loop import (
     Loop,
@@ -186,7 +186,11 @@ def extract(
             writer = targets[0].writer
             rows = rows_name(writer.salt, options.shard.record(n_rows))
             people.keep(writer.dataset_id, rows, part.group)
-        overlaps = note_images(options.index, writer.dataset_id, seen)
+        overlaps: list[Overlap] = []
+        if options.index is not None:
+            # before the first row, so a run that ends early has its images here
+            options.index.add(writer.dataset_id, seen)
+            overlaps = options.index.overlaps(seen, but=writer.dataset_id)
         done_before, began = writer.next_row, time.perf_counter()
         already_complete = all(target.writer.already_complete for target in targets)
         if not already_complete:

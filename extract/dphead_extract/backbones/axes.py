@@ -62,11 +62,3 @@ def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
     largest = np.abs(axes).argmax(axis=1)
     axes = axes * np.sign(axes[np.arange(count), largest])[:, None]
     return torch.from_numpy((np.rint(axes * _GRID) / _GRID).astype(np.float32))
-
-
-def on_axes(module: nn.Module, axes: torch.Tensor) -> nn.Module:
-    """Return the network followed by a projection of its features on the axes."""
-    count, n_features = axes.shape
-    last = nn.Linear(n_features, count, bias=False)
-    last.weight = nn.Parameter(axes, requires_grad=False)
-    return nn.Sequential(module, last).eval()

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import dphead_extract.backbones as folder
-from dphead_extract.backbones.axes import on_axes
 from dphead_extract.backbones.base import (
     FAMILIES,
     Backbone,
@@ -77,7 +76,7 @@ def load_backbone(
         check_rows_alone(backbone.module, backbone.input_shape)
         module = family.optimized(backbone.module, backbone.input_shape)
         if backbone.axes is not None:
-            module = on_axes(module, backbone.axes)
+            module = _on_axes(module, backbone.axes)
             backbone.transform["axes"] = options.axes
         nets = module.nets if isinstance(module, Scales) else [module]
         with torch.inference_mode():
@@ -92,6 +91,14 @@ def load_backbone(
     if options.mirror:
         backbone.mirror = backbone.transform["mirror"] = True
     return backbone
+
+
+def _on_axes(module: nn.Module, axes: torch.Tensor) -> nn.Module:
+    """Return the network followed by a projection of its features on the axes."""
+    count, n_features = axes.shape
+    last = nn.Linear(n_features, count, bias=False)
+    last.weight = nn.Parameter(axes, requires_grad=False)
+    return nn.Sequential(module, last).eval()
 
 
 def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:

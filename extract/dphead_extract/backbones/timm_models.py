@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,10 +23,8 @@ from dphead_extract.backbones.folding import fold_batch_norm
 from dphead_extract.backbones.weights import (
     config_beside,
     config_path,
-    file_sha256,
     first_line,
     load_weights,
-    state_sha256,
 )
 from dphead_extract.compiler import import_timm
 from dphead_extract.errors import ExtractError
@@ -46,7 +45,33 @@ class TimmFamily(Family):
         self, options: BackboneOptions, size: tuple[int, int], has_color: bool
     ) -> Backbone:
         """Return a model without its classifier, with the transform of its input."""
-        return timm_backbone(options)
+        options, _, note = _with_config(options)
+        model, weights_sha256 = timm_model(options)
+        axes = None
+        if options.axes is not None:
+            classifier: Any = getattr(model, "get_classifier", nn.Identity)()
+            axes = class_axes(classifier, options.axes)
+        if hasattr(model, "reset_classifier"):
+            model.reset_classifier(0)  # type: ignore[operator]
+        transform, prepare = _timm_transform(options, model)
+        channels, height, width = transform["input_size"]
+        mean, std = (
+            torch.tensor(transform[key])[:, None, None] for key in ("mean", "std")
+        )
+        return Backbone(
+            name=options.name,
+            kwargs=dict(options.model_args),
+            weights_sha256=weights_sha256,
+            transform=transform,
+            module=model,
+            prepare=prepare,
+            input_shape=(channels, height, width),
+            mean=mean,
+            std=std,
+            axes=axes,
+            weights=options.weights,
+            note=note,
+        )
 
     def optimized(self, module: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
         """Return the network with batch norms folded, in channels-last order."""
@@ -65,35 +90,6 @@ class TimmFamily(Family):
         }
 
 
-def timm_backbone(options: BackboneOptions) -> Backbone:
-    """Return a timm model without its classifier, and the transform of its input."""
-    options, _, note = _with_config(options)
-    model, weights_sha256 = timm_model(options)
-    axes = None
-    if options.axes is not None:
-        classifier: Any = getattr(model, "get_classifier", nn.Identity)()
-        axes = class_axes(classifier, options.axes)
-    if hasattr(model, "reset_classifier"):
-        model.reset_classifier(0)  # type: ignore[operator]
-    transform, prepare = _timm_transform(options, model)
-    channels, height, width = transform["input_size"]
-    mean, std = (torch.tensor(transform[key])[:, None, None] for key in ("mean", "std"))
-    return Backbone(
-        name=options.name,
-        kwargs=dict(options.model_args),
-        weights_sha256=weights_sha256,
-        transform=transform,
-        module=model,
-        prepare=prepare,
-        input_shape=(channels, height, width),
-        mean=mean,
-        std=std,
-        axes=axes,
-        weights=options.weights,
-        note=note,
-    )
-
-
 def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
     """Return the model as it was trained, with classifier, and its weights' sha256.
 
@@ -105,12 +101,31 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
     options, config, _ = _with_config(options)
     model: Any = _build(options, config)
     if options.weights is None or options.weights.is_dir():
-        sha256 = state_sha256(model)
+        sha256 = _state_sha256(model)
     else:
         load_weights(model, options.weights)
-        sha256 = file_sha256(options.weights)
+        sha256 = _file_sha256(options.weights)
     _resize_input(model, options)
     return model, sha256
+
+
+def _file_sha256(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _state_sha256(model: nn.Module) -> str:
+    """Return the sha256 over names and values of a model's tensors.
+
+    The digest identifies weights that came from the hub, not from a file.
+    """
+    digest = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(
+            key.encode() + value.detach().cpu().contiguous().numpy().tobytes()
+        )
+    return digest.hexdigest()
 
 
 def _resize_input(model: Any, options: BackboneOptions) -> None:

@@ -1,8 +1,7 @@
-"""Load a local weights file into a model, and identify weights by their sha256."""
+"""Load a local weights file into a model."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -181,22 +180,3 @@ def check_finite(model: nn.Module, outputs: Any, what: str) -> None:
     raise ExtractError(
         f"The network's {what} of random images are not finite, {remedy}"
     )
-
-
-def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def state_sha256(model: nn.Module) -> str:
-    """Return the sha256 over names and values of a model's tensors.
-
-    The digest identifies weights that came from the hub, not from a file.
-    """
-    digest = hashlib.sha256()
-    for key, value in sorted(model.state_dict().items()):
-        digest.update(
-            key.encode() + value.detach().cpu().contiguous().numpy().tobytes()
-        )
-    return digest.hexdigest()

@@ -22,13 +22,11 @@ FEATURE_SPACE = (
     *("backbone", "backbone_kwargs", "weights_sha256", "transform"),
     "normalization",
 )
-# columns in the order of a block's digest
-ROW_COLUMNS = ("features", "labels", "valid", "split", "group", "row_digest")
 _Layout = dict[str, tuple[tuple[int, ...], np.dtype]]  # shape and dtype of each column
 
 
 def layout(config: dict[str, Any], n_rows: int | None = None) -> _Layout:
-    """Return the columns of a file with this configuration, in ROW_COLUMNS' order.
+    """Return the columns of a file with this configuration, in the digest's order.
 
     `n_rows` is the length of a block; None gives whole columns.
     """
@@ -44,11 +42,6 @@ def layout(config: dict[str, Any], n_rows: int | None = None) -> _Layout:
     if not config["has_group"]:
         del columns["group"]
     return {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in columns.items()}
-
-
-def n_blocks(config: dict[str, Any]) -> int:
-    """Return the number of blocks of rows."""
-    return -(-config["n_rows"] // config["block_rows"])
 
 
 def canonical_json(value: Any) -> str:

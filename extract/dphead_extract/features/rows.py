@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dphead_extract.errors import FormatError
-from dphead_extract.features.reading import ROW_COLUMNS, layout
+from dphead_extract.features.reading import layout
 from dphead_extract.items import (
     UNGROUPED,
     GroupIds,
@@ -22,6 +22,8 @@ from dphead_extract.items import (
     text_group,
 )
 
+# columns in the order of a block's digest
+_ROW_COLUMNS = ("features", "labels", "valid", "split", "group", "row_digest")
 # values of a column that the file lacks; 0 for the other columns
 _DEFAULTS = {"labels": -1, "valid": 1, "group": UNGROUPED}
 
@@ -185,7 +187,7 @@ def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
     The digest covers every column, in the schema's order.
     """
     digest = hashlib.sha256()
-    for name in ROW_COLUMNS:
+    for name in _ROW_COLUMNS:
         if name in block:
             digest.update(np.ascontiguousarray(block[name]).data)
     return np.frombuffer(digest.digest(), np.uint8)

@@ -31,7 +31,6 @@ from dphead_extract.features.reading import (
     canonical_json,
     has_known_types,
     layout,
-    n_blocks,
     open_h5,
 )
 from dphead_extract.features.rows import (
@@ -194,8 +193,8 @@ class FeaturesWriter:
                 file.attrs["config"] = canonical_json(self.config)
                 for name, (shape, dtype) in layout(self.config).items():
                     _allocate(file, name, shape, dtype)
-                shape = (n_blocks(self.config), 32)
-                _allocate(file, "block_digest", shape, "uint8")
+                n_blocks = -(-self.config["n_rows"] // self.config["block_rows"])
+                _allocate(file, "block_digest", (n_blocks, 32), "uint8")
                 self._places = extents(file)
             self._seal(complete=False)
         except (OSError, RuntimeError) as error:  # HDF5 raises RuntimeError on closing

@@ -19,13 +19,6 @@ def array_files(path: Path) -> list[Path]:
     return sorted(path.glob("*.npy")) if path.is_dir() else [path]
 
 
-def holds_arrays(path: Path) -> bool:
-    """Return whether a path is a file of named arrays, or a folder of .npy files."""
-    if path.is_dir():
-        return bool(array_files(path))
-    return path.is_file() and path.suffix.lower() in (".npz", ".safetensors")
-
-
 @contextmanager
 def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """Give the arrays of a file by name; those of an .npz are read on access.

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dphead_extract.errors import ExtractError
 from dphead_extract.sources.columns import TABLE_SUFFIXES, Columns, check_columns
-from dphead_extract.sources.npz import holds_arrays, opened_arrays
+from dphead_extract.sources.npz import array_files, opened_arrays
 from dphead_extract.sources.schema import Schema
 from dphead_extract.sources.table_files import (
     TableFile,
@@ -134,6 +134,13 @@ def _native(values: np.ndarray) -> np.ndarray:
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
+def _holds_arrays(path: Path) -> bool:
+    """Return whether a path is a file of named arrays, or a folder of .npy files."""
+    if path.is_dir():
+        return bool(array_files(path))
+    return path.is_file() and path.suffix.lower() in (".npz", ".safetensors")
+
+
 def open_embeddings(
     path: Path, columns: Columns, schema: Schema | None = None
 ) -> Table:
@@ -149,7 +156,7 @@ def open_embeddings(
     ExtractError
         If the file is missing, damaged, of another kind, or without the named columns.
     """
-    of_arrays = holds_arrays(path)
+    of_arrays = _holds_arrays(path)
     if not of_arrays and not path.is_file():
         raise ExtractError(f"{str(path)!r} is not a file or a folder of .npy files.")
     if not of_arrays and path.suffix.lower() not in TABLE_SUFFIXES:
