@@ -24,7 +24,7 @@ class Interrupted(BaseException):
     """Report that a signal asks the process to end."""
 
 
-class Output(io.FileIO):
+class _Output(io.FileIO):
     """Wrap a standard stream, and keep the command running if the stream fails.
 
     A closed pipe (`dphead ... | head`) is ignored. `failed` is the first other error,
@@ -133,7 +133,7 @@ def handle_signals() -> list[signal.Signals]:
     return received
 
 
-def _tolerant_streams() -> Output:
+def _tolerant_streams() -> _Output:
     """Replace standard output and error, and return the file of the first.
 
     Unsupported characters are escaped. File names that are not UTF-8 keep their bytes.
@@ -146,7 +146,7 @@ def _tolerant_streams() -> Output:
     files = []
     for number, name in ((1, "stdout"), (2, "stderr")):
         old: Any = getattr(sys, name)
-        files.append(Output(number, "w", closefd=False))
+        files.append(_Output(number, "w", closefd=False))
         encoding = "utf-8" if old is None else old.encoding
         if codecs.lookup(encoding).name == "ascii":
             # otherwise click writes UTF-8 to the stream below this one

@@ -116,7 +116,7 @@ def never_predicted(metrics: dict[str, Any]) -> list[int]:
     return [k for k, (rows, predicted) in enumerate(given) if rows and not predicted]
 
 
-def expected_calibration_error(labels: np.ndarray, probabilities: np.ndarray) -> float:
+def _expected_calibration_error(labels: np.ndarray, probabilities: np.ndarray) -> float:
     """Return the mean |confidence - accuracy| over equal-width bins of the confidence.
 
     The 15 bins are open below and closed above, and weighted by their rows.
@@ -256,7 +256,7 @@ def evaluate_scores(
             predicted[predicted >= 0], minlength=n_classes
         ).tolist(),
         "confusion": _confusion(labels, predicted, n_classes),
-        "calibration_error": expected_calibration_error(
+        "calibration_error": _expected_calibration_error(
             labels, probabilities(scores, loss)
         ),
     }

@@ -24,7 +24,7 @@ _reading = partial(Option, section="Rows and networks")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class _Asked:
     """Hold a run folder and the options for the rows to measure or predict."""
 
     run: Annotated[Path, Option("", flags=("RUN",), existing="a run folder")]
@@ -79,7 +79,7 @@ class Asked:
         return (self.run / "model.json").exists()
 
 
-@click.command(cls=WithOptions, declared="dphead.cli.evaluate:Asked")
+@click.command(cls=WithOptions, declared="dphead.cli.evaluate:_Asked")
 @option_group(PRINTED, AS_JSON)
 def evaluate(as_json: bool, **given: Any) -> None:
     """Measure the accuracy, class accuracies and calibration of RUN on SOURCE.
@@ -93,7 +93,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
     """
     from dphead.cli.summary import shown_classes, shown_confusion
 
-    asked = Asked(**given)
+    asked = _Asked(**given)
     with shown("reading rows") as progress:
         metrics, names = _measured(asked, progress)
     if as_json:
@@ -149,7 +149,7 @@ def _shown_missed(run: Path, metrics: dict[str, Any], names: list[str]) -> list[
     return list(missed_classes(metrics, names, "rows", remedy))
 
 
-def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], dict]:
+def _open_network(asked: _Asked, measured: bool) -> tuple[tuple[Any, Any, Any], dict]:
     """Return ((network, state, rows), the network's facts)."""
     from dphead.finetune import saved
 
@@ -158,7 +158,7 @@ def _open_network(asked: Asked, measured: bool) -> tuple[tuple[Any, Any, Any], d
     return (network, state, saved.open_rows(network, facts, *read)), facts
 
 
-def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
+def _measured(asked: _Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
     """Return (metrics, class names)."""
     if asked.of_network:
         from dphead.finetune import saved
@@ -176,7 +176,7 @@ def _measured(asked: Asked, progress: Progress) -> tuple[dict[str, Any], list[st
 
 
 def _predicted(
-    asked: Asked, progress: Progress, grouped: bool
+    asked: _Asked, progress: Progress, grouped: bool
 ) -> tuple[Any, list[str], Any, Any]:
     """Return (probabilities, class names, names or None, group ids if `grouped`)."""
     from dphead.analysis.metrics import probabilities
@@ -203,13 +203,31 @@ def _predicted(
         source, split = _features(asked, folder, progress)
         head, facts, x, _ = files.open_matching(asked.run, source, split)
         names = files.row_names(source, split)
-        groups = files.row_groups(source, split) if grouped else None
+        groups = _row_groups(source, split) if grouped else None
     found = probabilities(head.scores(x), head.loss)
     return found, facts["class_names"], names, groups
 
 
+def _row_groups(features: Path, split: str | None) -> Any:
+    """Return the group ids of a split's rows.
+
+    Raises ValueError if the file has no groups.
+    """
+    from dphead_extract.features.format import open_features
+
+    from dphead.fit.files import split_slots
+
+    with open_features(features) as file:
+        if file.group is None:
+            raise ValueError(
+                "--per-person needs groups, and the source has none. Name the column "
+                "of people by --columns group=NAME."
+            )
+        return file.group[split_slots(file, split)]
+
+
 def _features(
-    asked: Asked, folder: str, progress: Progress, labeled: bool = False
+    asked: _Asked, folder: str, progress: Progress, labeled: bool = False
 ) -> tuple[Path, str | None]:
     """Return the features file for a head, and the split to read.
 
@@ -247,7 +265,7 @@ def _features(
     return output, None
 
 
-@click.command(cls=WithOptions, declared="dphead.cli.evaluate:Asked")
+@click.command(cls=WithOptions, declared="dphead.cli.evaluate:_Asked")
 @option_group(
     "Table of predictions",
     click.option(
@@ -291,7 +309,7 @@ def predict(
     \b
     dphead predict run new_images/ -o predictions.csv
     """
-    asked = Asked(**given)
+    asked = _Asked(**given)
 
     from dphead.analysis.metrics import classified
     from dphead.cli.predictions import (

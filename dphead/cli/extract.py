@@ -11,7 +11,6 @@ from dphead.cli.command import WithOptions
 from dphead.cli.features import (
     declared,
     print_budget,
-    print_left_out,
     print_people,
     print_problems,
     print_written,
@@ -81,8 +80,7 @@ def extract(**given: Any) -> None:
         say("Next", "when all shards are written:", join)
     elif summary.class_names is not None:
         print_budget(summary.path)
-    print_left_out(summary.left_out)
-    print_problems(summary.problems)
+    print_problems(summary.problems, summary.left_out)
 
 
 def _checked(given: dict[str, Any]) -> tuple[Any, Any]:

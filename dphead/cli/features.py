@@ -238,22 +238,18 @@ def print_budget(features: Path) -> None:
     say("Next", *lines)
 
 
-def print_left_out(left_out: Counter[str]) -> None:
-    """Print how many source items were left out, by reason."""
-    reasons = (+left_out).most_common()  # only reasons that occurred
-    if not reasons:
-        say("Left out", "nothing")
-        return
-    lines = [f"{count:,} {reason}" for reason, count in reasons]
-    say("Left out", _TITLE, *lines, err=True)
+def print_problems(problems: list[str], left_out: Counter[str] | None = None) -> None:
+    """Print left-out items by reason, and problems, on standard error.
 
-
-def print_problems(problems: list[str]) -> None:
-    """Print one line per problem on standard error, or "none found" on standard output.
-
-    Only problems are private.
+    If there are none, say so on standard output. Only items and problems are private.
     """
-    if not problems:
-        say("Problems", "none found")
-        return
-    say("Problems", _TITLE, *(f"! {problem}" for problem in problems), err=True)
+    parts = {"Problems": ([f"! {problem}" for problem in problems], "none found")}
+    if left_out is not None:
+        counts = (+left_out).most_common()  # only reasons that occurred
+        lines = [f"{count:,} {reason}" for reason, count in counts]
+        parts = {"Left out": (lines, "nothing"), **parts}
+    for label, (lines, none) in parts.items():
+        if lines:
+            say(label, _TITLE, *lines, err=True)
+        else:
+            say(label, none)

@@ -388,20 +388,6 @@ def row_names(features: Path, split: str | None) -> list[str] | None:
     return None if names is None else [names[slot] for slot in slots]
 
 
-def row_groups(features: Path, split: str | None) -> np.ndarray:
-    """Return the group ids of a split's rows.
-
-    Raises ValueError if the file has no groups.
-    """
-    with open_features(features) as file:
-        if file.group is None:
-            raise ValueError(
-                "--per-person needs groups, and the source has none. Name the column "
-                "of people by --columns group=NAME."
-            )
-        return file.group[split_slots(file, split)]
-
-
 def extract_like(
     run: Path,
     source: Path,

@@ -12,11 +12,10 @@ from dphead_extract.features.format import FeaturesFile, check_blocks, open_feat
 from dphead.analysis.protected import name_unit
 from dphead.data.blocks import BLOCK_ROWS
 from dphead.data.device_rows import DeviceRows
-from dphead.data.on_axes import RowsOnAxes, is_usable, principal_axes
+from dphead.data.on_axes import is_usable, principal_axes
 from dphead.fit.files import SourceFacts, check_features, file_facts
 from dphead.fit.ledgers import charged_elsewhere, counted_in, shared_images
 from dphead.privacy.axes import PublicAxes
-from dphead.privacy.contract import Rows
 from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.on_axes import OnAxes, number_of_axes
 from dphead.sums.hosts import Hosts, all_or_none
@@ -58,11 +57,6 @@ class ChosenAxes:
         if getattr(own, "prior", None) is not None:
             own = replace(own, prior=own.prior.on_axes(self.axes))
         return OnAxes(own, self.axes, self.made_of)
-
-
-def on_axes(rows: Rows, solver: Solver[Any]) -> Rows:
-    """Return the rows mapped to the axes of a plan's solver, or `rows` without axes."""
-    return RowsOnAxes(rows, solver.axes) if isinstance(solver, OnAxes) else rows
 
 
 def choose_axes(

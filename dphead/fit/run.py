@@ -15,6 +15,7 @@ from dphead_extract.features.format import FeaturesFile
 from dphead.analysis.metrics import evaluate_labeled
 from dphead.analysis.protected import name_unit
 from dphead.data.features import FeaturesRows, load_features
+from dphead.data.on_axes import RowsOnAxes
 from dphead.fit.backends import block_sum
 from dphead.fit.files import (
     check_features,
@@ -33,7 +34,7 @@ from dphead.fit.loop import Progress
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
 from dphead.fit.processes import given_options, joined, software
-from dphead.fit.public_axes import choose_axes, on_axes
+from dphead.fit.public_axes import choose_axes
 from dphead.fit.report import NOT_TESTED, Tested
 from dphead.fit.run_folder import (
     beside_others,
@@ -52,9 +53,12 @@ from dphead.planning.plan import (
     make_plan,
     public_facts,
 )
+from dphead.privacy.contract import Rows
 from dphead.privacy.ledger import Tried
 from dphead.privacy.noise import NoiseSource
+from dphead.solvers.base import Solver
 from dphead.solvers.head import LinearHead
+from dphead.solvers.on_axes import OnAxes
 from dphead.sums.hosts import Hosts, SumOfParts
 from dphead.sums.verified import VerifiedSum
 
@@ -241,6 +245,11 @@ def _plan_head(
     return plan, about
 
 
+def _on_axes(rows: Rows, solver: Solver[Any]) -> Rows:
+    """Return the rows mapped to the axes of a plan's solver, or `rows` without axes."""
+    return RowsOnAxes(rows, solver.axes) if isinstance(solver, OnAxes) else rows
+
+
 def _prepare(
     plan: FitPlan[LinearHead],
     about: About,
@@ -268,8 +277,8 @@ def _prepare(
     )
     sums, kept = block_sum(options.backend, room.kept)
     part = rows.part(start, stop, room.features)
-    own = on_axes(part, plan.solver)
-    used = own if hosts is None else on_axes(rows, plan.solver)
+    own = _on_axes(part, plan.solver)
+    used = own if hosts is None else _on_axes(rows, plan.solver)
     parts = None if hosts is None else SumOfParts(hosts, own)
     fit = Fit(
         plan=plan,

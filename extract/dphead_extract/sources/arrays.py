@@ -135,7 +135,7 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
     return pairs
 
 
-def open_idx(path: Path, declared: SourceOptions) -> Source | None:
+def _open_idx(path: Path, declared: SourceOptions) -> Source | None:
     """Return a Source of a folder's IDX pairs (train first), or None if it has none.
 
     `path` may also be one images file with its labels beside it.
@@ -161,7 +161,7 @@ def open_idx(path: Path, declared: SourceOptions) -> Source | None:
     return _source("idx", images, columns, names, declared)
 
 
-def open_cifar(path: Path, declared: SourceOptions) -> Source | None:
+def _open_cifar(path: Path, declared: SourceOptions) -> Source | None:
     """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None.
 
     The source has the binary files of a folder, with batches in order.
@@ -201,7 +201,7 @@ def _cifar_records(file: Path, label_bytes: int) -> np.ndarray:
     return data.reshape(-1, size)
 
 
-def open_npz(path: Path, declared: SourceOptions) -> Source | None:
+def _open_npz(path: Path, declared: SourceOptions) -> Source | None:
     """Return a Source of an .npz, or None if this is not an .npz.
 
     Its arrays are `images` (n, H, W[, 1 or 3]) and optionally `labels`, `split` and
@@ -236,3 +236,6 @@ def open_npz(path: Path, declared: SourceOptions) -> Source | None:
     unread = set(others) - {"images", *roles.values()}
     source.left_out.update(f"arrays of another name ({name!r})" for name in unread)
     return source
+
+
+READERS = _open_npz, _open_idx, _open_cifar  # in the order in which they are tried

@@ -90,12 +90,7 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
     if not path.exists():
         raise ExtractError(f"{str(path)!r} does not exist.")
     check_ends(path)
-    for recognize in (
-        _open_table,
-        arrays.open_npz,
-        arrays.open_idx,
-        arrays.open_cifar,
-    ):
+    for recognize in (_open_table, *arrays.READERS):
         source = recognize(path, declared)
         if source is not None and declared.layout is not None:
             raise ExtractError(
