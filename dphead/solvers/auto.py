@@ -87,7 +87,7 @@ class Auto:
     ----------
     estimate : bool, default True
         Spend 1 to 3 % of the budget (μ²) on the expected accuracy. With `balanced`, the
-        same part also pays for the counts that balance decisions.
+        same part also covers the counts that balance decisions.
     per_class_share : float, default 0
         Fraction of the budget (μ²) spent on the expected accuracy of each class.
     prior : PublicPrior, optional
@@ -104,7 +104,7 @@ class Auto:
       faster than signal.
     - Steps are longer if classes are well separated (`AdaptiveStepSize`), unless `move`
       or `prior` is set, or labels are sets of classes.
-    - Steps are more and longer if rows have few features.
+    - There are more and longer steps if rows have few features.
     - The head is the last iterate, not the moving average, if noise hides many classes.
     - Features are scaled by a noisy standardization if n·μ is at least twice their
       number and their sizes differ.
@@ -224,7 +224,7 @@ class Auto:
         if not isinstance(centering, Centering):
             return centering
         centering = replace(centering, share=center_share(facts, centering.share))
-        # squares cost 1 % of mu², even if all features have the same size
+        # the squares take 1 % of mu², even if all features have the same size
         strong = self.scale == "auto" and is_strong(facts)
         if self.scale == "always" or strong:
             return replace(centering, scale_share=SCALE_SHARE)
@@ -247,7 +247,10 @@ class Auto:
         return private_descent(facts, descent, strength, self.steps, self.move)
 
     def _counts(self, facts: ProblemInfo) -> dict[str, tuple[type[ClassCounts], float]]:
-        """Return the statistic and the share of μ² of each count, in their order."""
+        """Return the statistic and the share of μ² of each count, by its label.
+
+        Labels are in the order of the releases.
+        """
         if _exact(facts):
             return {}
         counts: dict[str, tuple[type[ClassCounts], float]] = {}

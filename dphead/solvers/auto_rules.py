@@ -202,7 +202,7 @@ def _narrow_descent(facts: ProblemInfo) -> tuple[int, float]:
 
 
 def _is_faint(facts: ProblemInfo) -> bool:
-    """Return whether noise hides many classes to the end of the descent."""
+    """Return whether there are many classes, and noise hides them to the last step."""
     most = _FAINT * facts.n_classes * math.sqrt(facts.n_features)
     return facts.n_classes >= _FAINT_CLASSES and facts.mu * facts.n_rows < most
 

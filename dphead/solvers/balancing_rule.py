@@ -17,7 +17,7 @@ from dphead.solvers.temperature import accuracies
 
 BEFORE, AFTER = "correct rows before balancing", "correct rows after balancing"
 # Classes are even if the largest has fewer than _EVEN times the rows of the smallest.
-# They are uneven only if their noise has an excess of _EXCESS standard deviations.
+# Differences that _EXCESS standard deviations of the noise explain are removed.
 # Chosen on two sets; results/calibration, "Balanced decisions".
 _EVEN, _EXCESS = 1.5, 3.0
 # Model of the gain (`_expected_gain`): typical values of f and log κ, with standard
@@ -26,12 +26,13 @@ _FOLLOWED, _LOG_KAPPA = (1.2, 0.6), (math.log(1.5), 0.3)
 _FOLLOWS, _KAPPAS = np.linspace(-1.0, 3.0, 41)[:, None, None], np.geomspace(0.3, 6, 24)
 # standard deviations of the errors of a class's margin and accuracy
 _MARGIN_ERROR, _CLASS_ERROR = 0.6, 0.02
-# Standard deviations of f from the mean scores of all rows: of the model, and of the
-# intercept's noise. Chosen on further tables; results/calibration, "The intercept".
+# Standard deviations of f, estimated from the mean scores of all rows: due to the
+# model, and due to the intercept's noise. Chosen on further tables;
+# results/calibration, "The intercept".
 _MEAN_ERROR, _INTERCEPT_ERROR = 0.3, 0.1
 _GAIN_ERROR = 0.03
-# A lower likely gain leaves the scores as they are: the counts and the model err.
-# Chosen on the same sets; results/calibration, "The least gain".
+# Scores are not adjusted below this likely gain, because the counts and the model have
+# errors. Chosen on the same sets; results/calibration, "The least gain".
 _LEAST_GAIN = 0.01
 _MARGINS = np.linspace(-6.0, 12.0, 361)
 
@@ -51,10 +52,11 @@ def better_head(
     head : LinearHead
         Head that is not adjusted.
     before : Released
-        Its correct and wrong rows of each class (`ClassCorrectCounts`).
+        Noisy counts of the head's correct and wrong rows of each class
+        (`ClassCorrectCounts`).
     noise : float or None
-        Expected squared norm of the center's noise (`center_noise`). None if the
-        intercept does not tell the mean scores.
+        Expected squared norm of the center's noise (`center_noise`). None if the mean
+        scores of all rows do not follow from the intercept.
 
     Notes
     -----
@@ -62,8 +64,8 @@ def better_head(
     normal prior has the mean `_expected_gain`, and the standard deviation _GAIN_ERROR.
     The head is adjusted if the posterior mean is above _LEAST_GAIN.
 
-    A class that noise hides counts as the smallest of the others: the noise cannot tell
-    a rare class from one without rows.
+    A class with fewer rows than the noise gets the size of the smallest other class: a
+    rare class looks like a class without rows.
     """
     sizes, sd = _class_sizes(facts, before)
     shown = sizes >= sd
@@ -87,13 +89,13 @@ def better_head(
 def _expected_gain(
     sizes: np.ndarray, before: Released, intercept: np.ndarray, factor: float | None
 ) -> float:
-    """Return the gain of balanced accuracy that a head and its counts predict.
+    """Return the expected gain of balanced accuracy, given a head and its counts.
 
     Notes
     -----
-    Decisions of few noisy steps follow the frequencies of classes little: then they are
-    balanced already, and an adjustment prefers rare classes. If the frequent classes
-    are more accurate than the rare ones, decisions follow the frequencies.
+    After few noisy steps, decisions depend little on class frequencies. They are
+    balanced already, and an adjustment would prefer rare classes. If frequent classes
+    are more accurate than rare ones, decisions depend on the frequencies.
 
     In the model, the scores of a row are normal with standard deviation κ, and the
     score of the row's class is higher by κ² (`temperature`, which divided the scores).
@@ -139,7 +141,7 @@ def _expected_gain(
 
 
 def _mean_over_intercept(transform: RowTransform, noise: float) -> float:
-    """Return the mean scores of all rows over the intercept.
+    """Return the mean scores of all rows, divided by the intercept.
 
     Notes
     -----
@@ -158,10 +160,11 @@ def _mean_over_intercept(transform: RowTransform, noise: float) -> float:
 
 
 def _class_sizes(facts: ProblemInfo, before: Released) -> tuple[np.ndarray, float]:
-    """Return the rows of each class, and the standard deviation of their noise.
+    """Return the estimated size of each class, and the sd of the noise in a size.
 
-    Sizes are closer to their mean if noise may explain the differences, so classes of
-    one size stay so. Their sum is n_rows, unless the counts tell otherwise.
+    Sizes are shrunk toward their mean, so that noise does not make equal classes
+    uneven. Their sum is n_rows, unless noise does not explain the difference from the
+    counts.
     """
     counts = before.value.sum(axis=1)
     variance = 2 * before.noise_sd**2

@@ -159,8 +159,8 @@ class Solver(Protocol[_T_co]):
 # Upper bounds on the float64 arrays that a solver holds at once: chosen, and tested.
 # arrays of the weights' shape: iterates, their mean, moments, gradients
 _WEIGHT_ARRAYS = 8
-# arrays of the Gram matrix's shape besides the matrix: the number in `ErrorBars`, and
-# that of a Cholesky factor where no eigenvalues are computed
+# arrays of the Gram matrix's shape, besides the matrix: for `ErrorBars`, and for a
+# Cholesky factor if the matrix is too wide for eigenvalues
 _GRAM_ARRAYS, _WIDE_GRAM_ARRAYS = 5, 3
 _WIDEST_EIGENVALUES = 4096  # columns: the limits of `stein` and `shrinkage`
 

@@ -1,4 +1,4 @@
-"""Bring rows to the unit sphere around a noisy mean."""
+"""Subtract a noisy mean from unit rows, and scale them to unit norm again."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ _SCALE_SHARE = Setting(
 
 @dataclass(frozen=True)
 class Centering:
-    """Bring rows to unit norm, subtract a noisy mean, and normalize them again.
+    """Scale rows to unit norm, subtract a noisy mean, and scale them again.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class Centering:
     scale_share : float, default 0
         Fraction of the budget (μ²) spent on the mean squares of centered features.
         Features are divided by the fourth root of their noisy mean squares, and rows
-        are brought to the sphere again. Nothing is scaled if the mean squares turn out
-        to be nearly even (_SCALE_FROM_RATIO).
+        are scaled to unit norm again. Features are not scaled if their mean squares are
+        nearly equal (_SCALE_FROM_RATIO).
     """
 
     share: Annotated[float, CENTER_SHARE] = 0.02
@@ -211,7 +211,7 @@ def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
 
 
 def kept_share(squared: np.ndarray, noise: np.ndarray | float) -> np.ndarray:
-    """Return the factor of noisy vectors that removes their noise on average.
+    """Return the James-Stein factor, which shrinks noisy vectors.
 
     E ||r||² = ||exact||² + d sd² for a noisy vector r (d,). The factor removes d sd²
     from the squared length, and is at least 0 [James, Stein 1961].

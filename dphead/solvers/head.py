@@ -303,7 +303,7 @@ def join_intercept(head: LinearHead) -> np.ndarray:
 
 
 def params_of(head: LinearHead) -> Params:
-    """Return a head's weights for a count, in float32 as those of every request."""
+    """Return a head's `Params` for a count, with float32 weights as in all requests."""
     return Params(head.transform, join_intercept(head).astype(np.float32))
 
 

@@ -1,4 +1,4 @@
-"""Run a solver on rows that are mapped to public axes."""
+"""Run a solver on rows that are projected onto public axes."""
 
 import math
 from collections.abc import Generator
@@ -32,7 +32,7 @@ def number_of_axes(facts: ProblemInfo) -> int:
 
 @dataclass(frozen=True)
 class OnAxes:
-    """Give a solver's head the public axes that its rows are mapped to.
+    """Wrap a solver of rows on public axes, and store the axes in its head.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class OnAxes:
         return getattr(self.solver, name)
 
     def identity(self, facts: ProblemInfo) -> str:
-        """Return text that identifies the axes' public rows and the solver."""
+        """Return text that identifies the solver and the public rows of the axes."""
         inner = getattr(self.solver, "identity", None)
         return repr(self) if inner is None else f"{self.made_of} {inner(facts)}"
 

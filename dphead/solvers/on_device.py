@@ -34,7 +34,7 @@ def own_settings() -> Iterator[Any]:
 
 
 def _no_mesh() -> AbstractContextManager[None]:
-    """Leave the mesh of `jax.set_mesh`, which would place the arrays."""
+    """Compute without the caller's mesh (`jax.set_mesh`), which would place arrays."""
     import jax
 
     try:

@@ -23,7 +23,7 @@ class PublicPrior:
     ----------
     weights : ndarray of shape (n_features, n_classes)
         Weights for rows before any transform, from public data. Only directions matter:
-        differences between classes are scaled to length START_LOGITS.
+        differences between classes are scaled to length _START_LOGITS.
 
     Attributes
     ----------
@@ -75,15 +75,15 @@ class PublicPrior:
         return PublicPrior(axes.values.T @ self._weights)
 
     def start(self, transform: RowTransform, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the start weights for transformed rows.
+        """Return the initial weights for transformed rows.
 
         shape is (width, n_classes). The width includes the appended constant, if there
         is one.
         """
         features = shape[0] - (1 if transform.append else 0)
         self.check(features, shape[1])
-        # Only differences between classes change a softmax. Public weights have another
-        # scale than unit rows need, so every class gets the length START_LOGITS.
+        # Only differences between classes change a softmax. The scale of public weights
+        # does not fit unit rows, so every class gets the length _START_LOGITS.
         between = self._weights - self._weights.mean(axis=1, keepdims=True)
         norms = np.linalg.norm(between, axis=0)
         between = _START_LOGITS * between / np.where(norms > 0, norms, 1)

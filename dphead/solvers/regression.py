@@ -1,7 +1,8 @@
 """Implement the regression of one bounded target.
 
 With little noise, the target is one column of a noisy Gram matrix, which thus holds X'X
-and X'y. Otherwise, steps on clipped residuals follow a Gram matrix of the features.
+and X'y. Otherwise, gradient steps on clipped residuals are preconditioned by a noisy
+Gram matrix of the features.
 """
 
 from collections.abc import Generator
@@ -169,7 +170,7 @@ class RidgeRegression:
         return unit and noisy and width >= _FEWEST_FEATURES
 
     def _by_steps(self, facts: ProblemInfo) -> Generator[Request, Released, LinearHead]:
-        """Ask for the releases, take the steps, and return the head that predicts t."""
+        """Request the releases, take the steps, and return the head that predicts t."""
         width = facts.n_features - 1
         whole = self._sums.clip_norm
         mean, n_rows = yield from noisy_mean("mean", 1, facts.n_rows, RowTransform())

@@ -112,7 +112,7 @@ class RidgeSolver:
 
 
 def _factored(matrix: Any) -> tuple[Any, bool] | None:
-    """Return the Cholesky factor of a matrix, or None if it is not positive."""
+    """Return the Cholesky factor of a matrix; None if it is not positive definite."""
     if isinstance(matrix, np.ndarray):
         try:
             return cho_factor(matrix, overwrite_a=True, check_finite=False)
@@ -120,5 +120,5 @@ def _factored(matrix: Any) -> tuple[Any, bool] | None:
             return None
     from jax.scipy import linalg
 
-    factor, lower = linalg.cho_factor(matrix)  # NaN if the matrix is not positive
+    factor, lower = linalg.cho_factor(matrix)  # NaN if not positive definite
     return None if np.isnan(factor[-1, -1]) else (factor, lower)

@@ -22,7 +22,7 @@ _NEARLY_ZERO = 1e-12
 
 
 def _shrunk_spectrum(values: np.ndarray, gram_sd: float) -> np.ndarray:
-    """Return the exact matrix's average along each noisy eigenvector.
+    """Estimate the exact matrix's average along each noisy eigenvector.
 
     values (d,) are the noisy eigenvalues e_i. The result is
     e_i - sd² Σ_j 1 / (e_i - e_j), with the sum smoothed over edge / sqrt(d), and at

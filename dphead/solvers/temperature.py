@@ -122,9 +122,8 @@ def temperature(
     mean of log T over the likely values of κ, given the margin, its error, and the
     typical temperature of such a fit.
 
-    If the 90 % interval of the accuracy reaches that of guessing, by _ABOVE_CHANCE, κ
-    may be 0, and no number tells that scores are too small. The temperature is then at
-    least 1.
+    If the 90 % interval of the accuracy reaches down to guessing plus _ABOVE_CHANCE, κ
+    may be 0. Scores may then be noise alone, so the temperature is at least 1.
     """
     least = _LEAST
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 _Key = Any
-# A block's slots, its rows with padding, and its integer rows.
+# Number of slots, number of rows with padding, and integer rows of a block.
 _Piece = tuple[int, int, Any]
 
 
@@ -48,7 +48,7 @@ class KeptRows:
         make : callable
             Function that makes the block's rows, with arrays q and scale.
         keep : bool, default True
-            Whether rows that are made are kept for later passes.
+            Whether to keep newly made rows for later passes.
 
         Returns
         -------
@@ -57,7 +57,7 @@ class KeptRows:
         """
         whole = slice(0, len(index))
         slots = _consecutive(index)
-        # keep nothing of a sample: its slots have gaps, and differ in each step
+        # keep no rows of a sample: its slots have gaps and differ in each step
         if self.memory == 0 or key is None or slots is None:
             return [(make(), whole)]
         with self._lock:  # several threads call this at the same time
@@ -85,7 +85,7 @@ class KeptRows:
         return [(made, whole)]
 
     def holds(self, key: _Key, index: np.ndarray) -> bool:
-        """Return whether these slots are kept under this key."""
+        """Return whether the rows of these slots are kept under this key."""
         slots = _consecutive(index)
         with self._lock:
             if slots is None or not _same(self._key, key):
@@ -107,16 +107,16 @@ def _pieces(
         if piece is None or stop > start:
             return None
         slots, size, made = piece
-        stop = start + size  # rows; padding comes after them
+        stop = start + size  # end of the piece's rows, with padding
         found.append((made, slice(start, stop)))
         start += slots
     return found if (start, stop) == (count, rows) else None
 
 
 def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
-    """Return (first slot, slots, rows) of a block, or None.
+    """Return (first slot, number of slots, number of rows with padding) of a block.
 
-    None means that the slots are not consecutive, with padding at the end.
+    None unless the slots are consecutive and padding is at the end only.
     """
     count = int((index >= 0).sum())
     if count == 0:

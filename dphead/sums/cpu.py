@@ -45,7 +45,7 @@ class CpuSums:
         return True
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms of transformed rows."""
+        """Return the norms (k,) of transformed rows."""
         if self._compiled:
             return kernels.norms(ask.params.transform, block.x)
         return row_norms(ask.params, block)
@@ -90,7 +90,7 @@ class CpuSums:
         if kernel == "gram":
             keep = counting(statistic, rows, y, used)
             q = rows.q
-            # kernels do not know the mask; a row of zeros adds nothing
+            # the kernel gets no mask, and a row of zeros adds nothing
             if not keep.all():
                 q = np.where(keep[:, None], q, np.int16(0))
             kernels.add_gram(q, out)
@@ -120,7 +120,7 @@ def _rows_by_numpy(ask: SumTask, x: np.ndarray) -> IntegerRows:
     parts = []
     for i in range(0, len(x), size):
         part = ask.statistic.rows(transform, x[i : i + size], ask.clip_norm)
-        # |moments| < 2**21, so int32 holds them in half of the kept rows' memory
+        # |moments| < 2**21, so int32 holds them and halves the memory of kept rows
         q = part.q.astype(np.int32) if part.q.itemsize > 4 else part.q
         parts.append(IntegerRows(q, part.scale))
     q = np.concatenate([part.q for part in parts])

@@ -46,7 +46,7 @@ class LostProcess(OSError):
 
 
 class Hosts:
-    """Join the processes of a run.
+    """Exchange arrays and texts between the processes of a run.
 
     All processes must make the same calls in the same order.
 
@@ -107,7 +107,7 @@ class Hosts:
             raise self._lost(error) from error
 
     def wait(self) -> None:
-        """Wait until all processes call this method, for days if need be.
+        """Wait until all processes call this method, for at most a week.
 
         Sums, and jax's shutdown, wait for 30 and for 5 minutes only. Raises LostProcess
         if a process was lost.
@@ -125,8 +125,8 @@ class Hosts:
         return LostProcess(
             f"The run lost one of its {self.count} processes "
             f"({str(error).splitlines()[0][:200]}). Start all processes again with "
-            "the same commands. A fit in a folder goes on under its charge; a fit of "
-            "arrays is charged again."
+            "the same commands. A fit with a run folder then resumes under its charge. "
+            "A fit of arrays is charged again."
         )
 
     def total(self, value: np.ndarray) -> np.ndarray:
@@ -144,7 +144,7 @@ class Hosts:
         return self.everywhere(bits, _first).view(value.dtype)
 
     def bytes_from_first(self, own: bytes) -> bytes:
-        """Return process 0's bytes on all processes. The others' bytes are not used."""
+        """Return process 0's bytes on all processes. Only process 0's `own` is used."""
         (size,) = self.from_first(np.array([len(own)])).tolist()
         sent = own if self.first else bytes(size)
         if not size:
@@ -176,8 +176,8 @@ class Hosts:
         n_rows : int
             Total number of slots.
         """
-        # The size of the message does not depend on the sample.
-        # packed to bits: 125 kB for a million rows
+        # The size of the message does not depend on the sample: one bit per row, so
+        # 125 kB for a million rows.
         mask = np.zeros(n_rows, bool)
         if indices is not None:
             mask[indices] = True
@@ -264,7 +264,7 @@ class SumOfParts:
     def __init__(self, hosts: Hosts, own: Rows) -> None:
         self._hosts = hosts
         self._own = own
-        # kept rows have their transform as a key, so equal ones must be one object
+        # the key of kept rows has the transform's identity, so keep one object for it
         self._transform: tuple[Any, Any] = (None, None)
 
     def __call__(
@@ -308,8 +308,8 @@ class SumOfParts:
     def _params_of_first(self, params: Params) -> Params:
         """Return process 0's transform and weights of a head, bit for bit.
 
-        The same algebra can give other last bits on another processor. All parts of a
-        sum must have the same integer weights.
+        The last bits of weights can differ between processors, but all parts of a sum
+        must have the same integer weights.
         """
         weights, transform = params.weights, params.transform
         if weights is not None and weights.ndim == 1:

@@ -1,4 +1,4 @@
-"""Sum blocks with XLA on all accelerators of a host.
+"""Sum blocks with XLA on all devices of a host.
 
 Rows become integers on the host, by the same code as for other backends, and are sent
 as 16-bit numbers. Devices do integer arithmetic, and multiply numbers by a row's
@@ -49,7 +49,7 @@ class _PlacedRows:
     scale: Any
 
     def part(self, run: slice) -> IntegerRows:
-        """Return consecutive rows on the host."""
+        """Return the rows of a slice, on the host."""
         q = np.asarray(self.q[run])
         scale = np.asarray(self.scale[run])
         return IntegerRows(q, scale)
@@ -78,7 +78,7 @@ class JaxSums:
         return True
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms of transformed rows."""
+        """Return the norms (k,) of transformed rows."""
         return self._host.norms(ask, block)
 
     def rows(self, ask: SumTask, block: Block) -> _PlacedRows:
@@ -92,7 +92,7 @@ class JaxSums:
             )
 
     def _rounded(self, ask: SumTask, block: Block) -> IntegerRows:
-        """Return the block's rows as integers. All cores share the rows."""
+        """Return the block's rows as integers, computed on all cores."""
         k = len(block.x)
         step = max(1, -(-k // cores()))
 
@@ -203,11 +203,11 @@ def wide_product(a: Any, b: Any) -> Any:
 
 
 def short_product(a: Any, b: Any) -> Any:
-    """Return a @ b of numbers up to RADIUS.
+    """Return a @ b exactly, for whole numbers of at most RADIUS in absolute value.
 
     Accelerators have fast units for 8-bit integers. They compute three products of
-    halves: low low', high high' and (low + high) (low' + high'). The last one minus the
-    other two is low high' + high low' [Karatsuba].
+    halves: low low', high high' and (low + high) (low' + high'). The last product minus
+    the other two is low high' + high low' [Karatsuba].
     """
     assert _DEVICE_ROWS * _MAX_HALVES**2 < 2**31
     if not on_accelerator():

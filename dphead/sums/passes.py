@@ -1,7 +1,8 @@
 """Sum a statistic in one pass over the rows, each slot once, in integers.
 
-A pass returns a sum only after it counted its slots. If the block sum `is_compared`,
-the pass also compares secret rows with the reference.
+A pass returns a sum only after it has checked that each slot was used once. If the
+block sum `is_compared`, the pass also compares the sum of secret rows with the
+reference.
 """
 
 import os
@@ -68,8 +69,8 @@ def checked_sum(
     Parameters
     ----------
     asks : sequence of SumTask
-        The statistics and the rows. Several tasks differ in statistic and spec only,
-        and all of their statistics clip the features.
+        The statistics and the rows. If there are several tasks, they may differ in
+        statistic and spec only, and all of their statistics must clip the features.
     block_sum : BlockSum
         Summation backend for one block.
     kept : KeptRows
@@ -123,7 +124,7 @@ def checked_sum(
                 )
             return block_sum.rows(ask, block)
 
-        # a plan has each count once, so nobody would use rows that a count keeps
+        # do not keep the rows of a count, because a plan has each count once
         keep = ask.statistic.clips != "nothing"
         pieces = kept(key, block.index, make, keep)
         if tested is None or tested not in block.index:
@@ -161,7 +162,7 @@ def _whole(ask: SumTask, total: Any) -> np.ndarray:
 
 
 def _check_same_rows(statistics: Sequence[Statistic]) -> None:
-    """Raise RuntimeError unless one kind of integer rows serves all statistics."""
+    """Raise RuntimeError unless all statistics use the same integer rows."""
     for statistic in statistics if len(statistics) > 1 else ():
         if type(statistic).rows is not Statistic.rows or statistic.clips != "features":
             raise RuntimeError(

@@ -29,7 +29,7 @@ class BlockSum(Protocol):
         ...
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return norms (k,) before the clip, 0 for rows that do not count."""
+        """Return rows' norms (k,) before the clip; 0 for rows that are not finite."""
         ...
 
     def rows(self, ask: SumTask, block: Block) -> Any:
@@ -72,7 +72,7 @@ class ReferenceSums:
         return False
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms of transformed rows."""
+        """Return the norms (k,) of transformed rows."""
         return row_norms(ask.params, block)
 
     def rows(self, ask: SumTask, block: Block) -> IntegerRows:
@@ -109,8 +109,8 @@ def check_equal(
 ) -> None:
     """Raise RuntimeError unless all sums of the block equal the reference's.
 
-    `found` has the sums that `block_sum` made of the block. Entries below the diagonal
-    of symmetric sums are unspecified, and replaced.
+    `found` has the sums that `block_sum` computed. In symmetric sums, the entries above
+    the diagonal replace those below it, which are unspecified.
     """
     reference = ReferenceSums()
     empty = empty_sum(ask, block.x.shape[1])
@@ -163,10 +163,10 @@ def largest_norm(ask: SumTask, block_sum: BlockSum) -> float:
 def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
     """Return the key under which a pass keeps integer rows, or None to keep none.
 
-    The key holds everything that the integers depend on besides the slots: without a
-    clip norm of the features, they are the rows' directions. Its first two parts are
-    compared by identity. Rows of a Gram matrix are not kept, because a fit requests
-    the matrix once.
+    The key has everything except the slots that the integers depend on: transform, rows
+    and the clip norm of the features. The clip norm is None if features are not
+    clipped. Transform and rows are compared by identity. Rows of a Gram matrix are not
+    kept, because a fit requests the matrix once.
     """
     statistic = ask.statistic
     # rows that a statistic makes in its own way depend on more than this key

@@ -61,7 +61,7 @@ class VerifiedSum:
     def check(self, statistics: Iterable[Statistic], n_features: int) -> None:
         """Compare these statistics' sums of hostile rows with the reference.
 
-        Call it before anything is charged. A statistic and width are tested once.
+        Call it before the charge. Each pair of a statistic and a width is tested once.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class VerifiedSum:
         return self.sums([task])[0]
 
     def sums(self, tasks: Sequence[SumTask]) -> list[np.ndarray]:
-        """Return the sums of tasks that one pass computes (`checked_sum`)."""
+        """Return the sums of several tasks, computed in one pass (`checked_sum`)."""
         add = checked_sum if self._parts is None else self._parts
         return add(tasks, self.block_sum, self.kept)
 
@@ -108,8 +108,8 @@ class _OnePass:
 
     Guarantee
     ---------
-    The sums of a full batch are in memory only, until the request is answered. Each
-    serves one release, and only with the same rows, parameters and clip norm.
+    The sums of a full batch are in memory only, until the request is answered. Each sum
+    is used for one release, with the same rows, parameters and clip norm.
     """
 
     def __init__(self, summer: VerifiedSum, statistics: Sequence[Statistic]) -> None:

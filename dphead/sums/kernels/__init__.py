@@ -37,7 +37,7 @@ _TABLE = powers_of_two().astype(np.int32)
 
 
 class _Rounding(Structure):
-    """Hold `struct rounding` of rows.c."""
+    """Define `struct rounding` of rows.c for ctypes."""
 
     _fields_ = (
         ("append", c_int),
@@ -108,7 +108,7 @@ library = next(libraries(), None)
 
 
 def stale() -> bool:
-    """Return whether libraries were built, but do not fit the C sources."""
+    """Return whether libraries were built, but from other C sources or not loadable."""
     return (sources.FOLDER / "plain.abi3.so").exists() and _load("plain") is None
 
 
@@ -272,7 +272,7 @@ def norms(transform: RowTransform, x: np.ndarray) -> np.ndarray:
 def _call_rows(
     function: str, transform: RowTransform, x: np.ndarray, *arguments: Any
 ) -> None:
-    """Call a function of rows.c, which reads d numbers of the center and the scale."""
+    """Call a function of rows.c, after a check that the transform fits the rows."""
     x = np.ascontiguousarray(x, np.float32)
     transform.width(x.shape[1])  # raises if the transform does not fit the rows
     numbers = [

@@ -1,4 +1,4 @@
-"""Tell which C sources a library was compiled from. setup.py runs this file too."""
+"""Compute the digest of the C sources of a library. setup.py runs this file too."""
 
 from hashlib import sha256
 from pathlib import Path
