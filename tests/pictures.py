@@ -256,7 +256,7 @@ def unclear():
         "tiff 16 bits in planes": (tiff(WIDE_COLOR, 2, planes=3), "separate planes"),
         "tiff without photometric interpretation": (
             tiff(GRAY, photometric=None),
-            "whether white is zero",
+            "without photometric interpretation",
         ),
         "png 16-bit colors, one clear": (
             png(
@@ -264,7 +264,7 @@ def unclear():
                 2,
                 more=chunk(b"tRNS", struct.pack(">HHH", 1, 2, 3)),
             ),
-            "one of which is transparent",
+            "with a transparent color",
         ),
         "tiff of four samples": (
             tiff(np.dstack([COLOR, GRAY]), 2),
@@ -276,8 +276,8 @@ def unclear():
         ),
         "jpeg of CMYK without Adobe's segment": (
             data[:adobe] + data[adobe + 16 :],
-            "whether it is Adobe's",
+            "without Adobe's marker",
         ),
-        "jpeg 2000": (encoded(GRAY, "JPEG2000"), "no image in a format"),
+        "jpeg 2000": (encoded(GRAY, "JPEG2000"), "not an image of a supported format"),
         "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "format"),
     }

@@ -1,4 +1,4 @@
-"""Refuse files without an end, and limit the length of a text file."""
+"""Refuse pipes and devices, and limit the length of a text file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TEXT_BYTES = 64 << 20  # largest text that is read as a whole; a choice, not me
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether a path is a file with an end.
+    """Return whether a path is a regular file.
 
     Reading a pipe or a device might never end. Links are followed. Return False if the
     path does not exist.
@@ -23,12 +23,12 @@ def is_plain(path: Path) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a plain file, or -1 for any other path."""
+    """Return the size of a regular file in bytes, or -1 for any other path."""
     return path.stat().st_size if is_plain(path) else -1
 
 
 def read_plain(path: Path) -> bytes:
-    """Return the bytes of a plain file.
+    """Return the bytes of a regular file.
 
     Raises FileNotFoundError for a pipe or a device, because reading it might never end.
     """
@@ -40,7 +40,7 @@ def read_plain(path: Path) -> bytes:
 def check_ends(path: Path) -> None:
     """Raise ExtractError for a pipe or a device.
 
-    Other functions refuse a folder, or a path that does not exist.
+    A folder, or a path that does not exist, passes: other functions check for these.
     """
     try:
         mode = path.stat().st_mode

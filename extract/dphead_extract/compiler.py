@@ -1,10 +1,10 @@
 """Keep torch's compiler unloaded where torch and timm do not need it.
 
-torch, torchvision and timm import the compiler for functions that mark code for it, or
-that ask whether it runs. `import timm` takes 2.3 s of processor time instead of 4.1 s
+torch, torchvision and timm import the compiler only to mark code for it, or to ask
+whether it runs. `import timm` takes 2.3 s of processor time instead of 4.1 s
 without it (medians of three runs, torch 2.14), and the first per-example gradient 3 s
-less. Modules that stand in for the compiler answer these questions, and import it for
-any other attribute.
+less. Stand-in modules answer these calls, and import the compiler for any other
+attribute.
 """
 
 import sys
@@ -19,7 +19,7 @@ _COMPILER = "torch._dynamo"
 
 
 class _StandIn(ModuleType):
-    """Stand for a module of the compiler, and import it for any other attribute."""
+    """Replace a module of the compiler, and import it for any other attribute."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__file__":  # `inspect` asks every module for it
@@ -36,7 +36,7 @@ def import_timm() -> Any:
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Stand in for the compiler in this context, unless it is loaded already."""
+    """Replace the compiler by stand-in modules in this context, unless it is loaded."""
     for name, answers in _ANSWERS.items():
         if name not in sys.modules:
             sys.modules[name] = stand_in = _StandIn(name)

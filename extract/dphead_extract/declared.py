@@ -60,7 +60,7 @@ class Setting:
         False for a setting that only ablations may change.
     choices : sequence of str, or callable
         Valid strings of a field of type str, or a function that returns them. If empty,
-        the values of a Literal are valid, or any string without a Literal.
+        the values of a Literal are valid; for any other type, every string.
     shared : bool, default True
         False for a setting in which the processes of a run may differ.
     """
@@ -87,14 +87,14 @@ class Option(Setting):
     section : str
         Heading in the command's help.
     flags : tuple of str
-        What is typed for the option, if not the field's name. A flag without a hyphen
-        is an argument.
+        Flags of the option, if they differ from the field's name. A flag without a
+        hyphen is an argument.
     read : callable, optional
         Function that returns the value of a typed text, or raises ValueError.
     repeated : bool, default False
         Whether the option may be typed several times. `read` then gets all texts.
     metavar : str, optional
-        What stands for the value in the help.
+        Placeholder of the value in the help.
     existing : str, default ""
         Description of the path, if it must exist.
     kept : bool, default True
@@ -169,7 +169,7 @@ _NAMES = {
 
 
 def settings_of(kind: type) -> dict[str, Declared]:
-    """Return the settings and options of a dataclass by name: its declared fields."""
+    """Return the settings and options that a dataclass declares, by name."""
     found = {}
     hints = _hints(kind)
     for field in fields(kind):
@@ -204,9 +204,9 @@ def options_of(kind: type) -> dict[str, Declared]:
 
 
 def made_from(kind: type[_T], given: Mapping[str, Any], **more: Any) -> _T:
-    """Build a dataclass and the dataclasses in its fields from the values of options.
+    """Build a dataclass, and the dataclasses in its fields, from values of options.
 
-    None means a field's default. `more` are the values of further fields.
+    None means a field's default. `more` has the values of further fields.
     """
     for name, hint in _hints(kind).items():
         if name in more:
@@ -224,9 +224,10 @@ def typed(value: Any) -> str:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """Return whether a value of Python's own types has a type.
+    """Return whether a value of Python's own types is of type `kind`.
 
-    Booleans, and whole numbers that are too large for a float, are not numbers.
+    An int is also a float. A bool is neither, and an int beyond the range of a float is
+    neither.
     """
     if kind in (int, float):
         known = type(value) is int or (kind is float and type(value) is float)

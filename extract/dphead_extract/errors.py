@@ -5,7 +5,7 @@ Their messages may name public values only: sizes, names of options, file format
 
 
 class FormatError(ValueError):
-    """Report a features file, or data to be written into one, that breaks the format.
+    """Report a features file, or data for one, that violates the format.
 
     The command line exits with code 2.
     """
@@ -19,7 +19,7 @@ class ExtractError(FormatError):
 
 
 class ResumableError(ExtractError):
-    """Report a run that stopped for an outer reason (a full disk, a missing file).
+    """Report a run that stopped for an external reason, such as a full disk.
 
     The run can be resumed from the rows that it wrote.
     """

@@ -44,8 +44,8 @@ _speed = partial(Option, section="Speed and processes")
 class ExtractOptions:
     """Hold the options of `dphead extract`.
 
-    `index` has the images that were seen before. Such images keep the id of their data
-    set. None disables the search. `check` verifies the file at the end.
+    `index` recognizes images that were extracted before, which keep the id of their
+    data set. None disables the search. `check` verifies the file at the end.
     """
 
     source: Annotated[str | Path, Option("", flags=("SOURCE",), existing="the source")]
@@ -134,7 +134,7 @@ class ExtractOptions:
             self.backbone = replace(self.backbone, pixels=pixels)
 
     def opened(self) -> Source:
-        """Open the source, with the splits of the test images."""
+        """Open the source, and set test images apart if `holdout` declares them."""
         # imports pyarrow, which `dphead extract --help` does not need
         from dphead_extract.sources.opening import open_source
 

@@ -27,7 +27,7 @@ class Identity:
     Attributes
     ----------
     dataset_id, salt : str or None
-        None makes new ones.
+        None: draw a new one.
     expected_digests : (n, 16) uint8 or None
         Digests that the images must have.
     recognized : str or None
@@ -59,7 +59,7 @@ def identify(
     Returns
     -------
     Identity
-        Facts that the rows share with other files of the same images.
+        The id, salt and digests that all files of the same images share.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def identify(
 def _of_shard(
     index: ImageIndex, source: Source, n_rows: int, seen: np.ndarray, begun: str | None
 ) -> str | None:
-    """Return the data set that all shards belong to, by the images of one of them.
+    """Return the data set of all shards, recognized by the images of one shard.
 
     `begun` is the id that another shard has taken, with its images in the index.
     Each shard is checked, because any of them may have the images of another data set.
@@ -128,14 +128,14 @@ def _overlaps(
     seen: np.ndarray,
     but: str | None = None,
 ) -> list[Overlap]:
-    """Return the overlaps of a shard's images, extrapolated to all `n_rows`."""
+    """Return the overlaps of a shard with known data sets, extrapolated to `n_rows`."""
     share = source.n_rows / n_rows
     found = [one.of_all(share) for one in index.overlaps(seen, but=but)]
     return sorted(found, key=Overlap.order)
 
 
 def check_images(overlaps: list[Overlap], people: People) -> None:
-    """Raise ExtractError for images of a data set with another ledger."""
+    """Raise ExtractError if images belong to a data set with a different ledger."""
     for other in overlaps:
         if other.notable:
             try:

@@ -102,7 +102,7 @@ class PixelRange:
     def of(cls, transform: dict[str, Any]) -> PixelRange:
         """Return the range that a head's or a file's transform records.
 
-        Raises ValueError for a record of another form.
+        Raises ValueError if the record is invalid.
         """
         if not isinstance(transform, dict):
             raise ValueError(
@@ -154,7 +154,7 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
     except UnreadableImage:
         raise
     except UnidentifiedImageError as error:
-        reason = "no image in a format and layout that is decoded"
+        reason = "not an image of a supported format and layout"
         raise UnreadableImage(reason) from error
     # Pillow raises many kinds for broken files, bombs included
     except Exception as error:
@@ -239,7 +239,7 @@ def _samples(image: Image.Image, data: bytes) -> _Samples:
     if image.format in ("JPEG", "MPO"):
         if image.mode == "CMYK" and "adobe" not in image.info:
             # Adobe inverts CMYK, and Pillow always assumes this
-            raise UnreadableImage("a CMYK JPEG that does not say whether it is Adobe's")
+            raise UnreadableImage("a CMYK JPEG without Adobe's marker")
         return _Samples()
     return _Samples()
 
@@ -248,7 +248,7 @@ def _samples_of_png(image: Image.Image, bits: int, color: int) -> _Samples:
     """Return the samples of a PNG by `bits` and `color` of IHDR (PNG, 11.2.2)."""
     clear = image.info.get("transparency")
     if bits == 16 and color == 2 and clear is not None:
-        raise UnreadableImage("16-bit colors one of which is transparent")
+        raise UnreadableImage("16-bit colors with a transparent color")
     if bits in (2, 4) and color == 0 and clear is not None:
         # Pillow scales the samples to 8 bits, but not this value
         image.info["transparency"] = clear * (255 // (2**bits - 1))
@@ -260,7 +260,7 @@ def _samples_of_tiff(image: Any) -> _Samples:
     bits = max(tags.get(_BITS_PER_SAMPLE, (1,)))
     signed = 2 in tags.get(_SAMPLE_FORMAT, (1,))
     if _PHOTOMETRIC not in tags:
-        raise UnreadableImage("a TIFF that does not say whether white is zero")
+        raise UnreadableImage("a TIFF without photometric interpretation")
     packed = tags.get(_COMPRESSION, 1) != 1
     if packed and tags.prefix == b"MM" and image.mode in ("I", "F"):
         # Pillow swaps the bytes of what libtiff has swapped
@@ -291,7 +291,7 @@ def _canonical_array(
     if _is_deep(image, samples):
         return _gray(image, declared, samples)
     if samples.bits > 8 and declared != PixelRange():
-        raise UnreadableImage("more than 8 bits a color, for which no range is known")
+        raise UnreadableImage("a declared range, but colors of more than 8 bits")
     if image.mode == "La":  # Pillow converts premultiplied gray only to LA
         image = image.convert("LA")
     if image.mode in ("RGBA", "LA", "PA", "RGBa") or "transparency" in image.info:
@@ -397,15 +397,15 @@ def with_channels(pixels: np.ndarray, channels: int) -> Image.Image:
 
 
 def crops(transform: dict[str, Any]) -> bool:
-    """Return whether a recorded transform cuts off what lies beyond the input."""
+    """Return whether a recorded transform crops images."""
     return transform.get("crop_mode") not in ("squash", "border")
 
 
 def without_ends(picture: Image.Image, height: int, width: int) -> Image.Image:
-    """Return an image without ends that a crop of (height, width) surely removes.
+    """Return an image without the ends that a later crop certainly removes.
 
-    The crop keeps the middle of the image, after the image was resized to cover the
-    crop. Only images with a far more extreme shape than the crop are changed.
+    The image is later resized to cover (height, width), and its center is cropped. Only
+    images with a far more extreme aspect ratio are changed.
     """
     scale = max(height / picture.height, width / picture.width)
     box = [0, 0, picture.width, picture.height]
@@ -420,7 +420,7 @@ def without_ends(picture: Image.Image, height: int, width: int) -> Image.Image:
 def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
     """Return an image file as the input of an exported backbone, before resizing.
 
-    If the transform crops, ends that it surely removes are cut off (`without_ends`).
+    If the transform crops, ends that it removes are cut off (`without_ends`).
     `folder` is the folder of the export. Its head.json has the declared channels and
     the range of gray values.
 
@@ -431,7 +431,7 @@ def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
     channels = transform.get("colors") or transform["input_size"][0]
     pixels = decode_image(Path(file).read_bytes(), PixelRange.of(transform))
     if channels == 1 and pixels.ndim == 3:
-        raise UnreadableImage("colors, for a network of gray images")
+        raise UnreadableImage("a color image, but the network needs gray images")
     picture = with_channels(pixels, channels)
     if not crops(transform):
         return picture

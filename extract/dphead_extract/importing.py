@@ -127,9 +127,9 @@ def import_features(
     Raises
     ------
     ExtractError, FormatError
-        Before anything is written: for an unusable file, labels without declared
-        classes, or undeclared labels or splits. Later: if all rows are masked, or
-        a text is not clearly a number. The unfinished file is then removed.
+        Before anything is written, if the file cannot be used, its labels have no
+        declared classes, or a label or split is not declared. Later, if all rows are
+        masked, or a text is not clearly a number. The unfinished file is then removed.
     """
     table = open_embeddings(options.source, options.columns, options.schema)
     n_rows, groups, doubts = _survey(table, options)
@@ -173,7 +173,7 @@ def _survey(
 ) -> tuple[int, np.ndarray | None, list[str]]:
     """Read the label, group and split of each row.
 
-    Return the number of rows, their groups, and lines about doubtful groups.
+    Return the number of rows, their groups, and warnings about groups that look alike.
 
     Raises ExtractError for a file without rows, or for a text that is not a declared
     class or split.
@@ -194,7 +194,7 @@ def _survey(
 def encoded(
     block: RowBlock, table: Table, options: ImportOptions, rows: range
 ) -> dict[str, np.ndarray]:
-    """Return the labels, splits and groups of some rows as in a features file.
+    """Return the labels, splits and groups of some rows as a features file stores them.
 
     Each value depends on its own row only.
     """
@@ -209,8 +209,8 @@ def encoded(
 def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
     """Return the sizes and attributes of the file to write.
 
-    The names of the columns are part of the feature space: a head is not used on other
-    columns of the same number.
+    A hash of the column names is part of the feature space, so that a head cannot be
+    used on different columns.
     """
     names = hashlib.sha256(canonical_json(list(table.columns)).encode()).hexdigest()
     named: dict[str, Any] = {"columns_sha256": names} if table.columns else {}
@@ -254,7 +254,7 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
 
 
 def _digest(options: ImportOptions) -> str:
-    """Return the sha256 of the bytes, the chosen columns and the rule of reading."""
+    """Return the sha256 of the source's bytes, its declared columns and `_READING`."""
     kind = options.source.suffix.lower()[1:]
     chosen = (
         kind,
@@ -275,7 +275,7 @@ def fill(
     writer: FeaturesWriter,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Append the blocks that the file does not have yet."""
+    """Append the blocks of rows that the features file lacks."""
     n_rows, start, any_valid = writer.header.n_rows, 0, writer.next_row > 0
     for block in table.read(options.block_rows, True):
         count = len(block["features"])

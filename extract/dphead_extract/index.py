@@ -1,6 +1,6 @@
-"""Keep the private index of a home, which lists the images of each data set.
+"""Keep the private index of images in DPHEAD_HOME, by data set.
 
-The digests are keyed with a secret, which is made once and never leaves the home. No
+The digests are keyed with a secret, which is drawn once and never leaves this home. No
 entry of the index may reach a features file or a report. Without the secret, digests of
 two homes cannot be compared.
 """
@@ -26,7 +26,7 @@ from dphead_extract.features.rows import check_dataset_id
 
 _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
 _ENDING = ".digests"
-# Entry of pairs: a digest in another entry, and the canonical digest of its image.
+# Entry that pairs a digest in another entry with the canonical digest of its image.
 ALIASES = "aliases"
 # Ending of a data set's entry of marks. A mark names a block of rows with all images in
 # the index, or a data set that shared notably many images before one of the two grew.
@@ -44,12 +44,12 @@ FOREIGN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class NotWritable(FormatError):
-    """Report a folder of an index that is read-only, or another user's."""
+    """Report an index whose folder is read-only or belongs to another user."""
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Hold the numbers of images that two data sets share.
+    """Describe how many images two data sets share.
 
     `shared`, `own` and `theirs` are numbers of distinct images. `own_elsewhere` and
     `theirs_elsewhere` count the images of each data set that are in any other data set.
@@ -95,7 +95,7 @@ class Overlap:
     def of_all(self, share: float) -> Overlap:
         """Extrapolate the overlap of a part to the whole data set.
 
-        `own` counts the fraction `share` of the data set.
+        The overlap was counted on the fraction `share` of this data set.
         """
         shared = min(round(self.shared / share), self.theirs)
         more = self.theirs_elsewhere + shared - self.shared
@@ -118,7 +118,10 @@ class Overlap:
         ):
             if count > self.shared:
                 text += f", and {count:,} of {whose} are in other data sets"
-        added = "a twentieth or more of what one command added is in other data sets"
+        added = (
+            "at least a twentieth of the images that one command added is in other "
+            "data sets"
+        )
         return f"{text}, and {added}" if self.in_part else text
 
 
@@ -126,8 +129,9 @@ class ImageIndex:
     """Index the images of each data set that was extracted under one home.
 
     There is one file for each data set, with 8 bytes for each image. If several
-    commands add different images to a data set, each has a file too. So a data set that
-    grows hides no images that it shared before. Only their owner can read the files.
+    commands add different images to a data set, the images of each command also have a
+    file, so that images that were shared before a data set grew are still found. Only
+    the owner can read the files.
     The index identifies an image by its canonical pixels: a resized or recompressed
     image is a different one. Earlier versions stored digests of other forms of some
     images. Another file pairs them with the canonical digests, once such an image is
@@ -168,8 +172,8 @@ class ImageIndex:
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
         """Add images to a data set's entry, and store them as a part of it first.
 
-        An overlap that is notable now can fall below this share when one of the two
-        data sets grows. So first mark the notable overlaps. The caller holds the lock.
+        When one of two data sets grows, a notable overlap can fall below _NOTABLE.
+        Therefore notable overlaps are marked first. The caller holds the lock.
         """
         before, own = self.images(dataset_id), _split(digests)[0]
         if len(before) and not _contains(before, _canonical(own, self._aliases())):
@@ -187,8 +191,8 @@ class ImageIndex:
     def claim(self, digests: np.ndarray) -> tuple[str, bool]:
         """Return the id of the images' data set, and whether the images were known.
 
-        The id is new if no other data set holds the images. Two backbones that begin at
-        the same time get one id. Raises ExtractError as `recognized` does.
+        The id is new if no data set holds the images. Two extractions that start at the
+        same time get one id. Raises ExtractError as `recognized` does.
         """
         with self.locked():
             known = recognized(self.overlaps(digests))
@@ -199,8 +203,7 @@ class ImageIndex:
     def mark_blocks(self, dataset_id: str, salt: str, rows: range) -> None:
         """Record, durably, that a data set's entry has all images of these rows.
 
-        `rows` are those of a features file with this salt. Its step is the number of
-        rows of a block.
+        `rows` are rows of a features file with this salt, in steps of one block.
         """
         with self.locked():
             self._keep_marks(dataset_id, self._blocks(dataset_id, salt, rows))
@@ -246,7 +249,7 @@ class ImageIndex:
             self._write(dataset_id, images)
 
     def _add_aliases(self, pairs: np.ndarray) -> None:
-        """Store the pairs of digests that an entry holds, unless they are stored."""
+        """Store the new pairs of digests whose first digest is in an entry."""
         known = self._aliases()
         held = [np.empty(0, np.uint64), *map(self._stored, self._names())]
         _, met = _search(np.sort(np.concatenate(held)), pairs[:, 0])
@@ -275,7 +278,7 @@ class ImageIndex:
     def is_partial(self, dataset_id: str) -> bool:
         """Return whether an entry has only images that other data sets share with it.
 
-        Nobody has added all images of such a data set here.
+        The other images of such a data set were never added to this index.
         """
         marks = self._stored(dataset_id + _MARKS)
         if not len(marks):  # a read makes no key
@@ -285,9 +288,10 @@ class ImageIndex:
 
     @contextmanager
     def declaring(self) -> Iterator[None]:
-        """Let no charge of this home begin while `settle` binds it to this index.
+        """Block new charges of this home while `settle` binds it to this index.
 
-        dphead's indexes raise an error if they may not get people.
+        Here this does nothing. dphead's indexes override it, and raise an error if the
+        index must not record people.
         """
         yield
 
@@ -361,8 +365,7 @@ class ImageIndex:
     ) -> list[Overlap]:
         """Return the data sets, other than `but`, that hold some of these images.
 
-        `parts` are parts of the images. A data set that is the `same` comes first, then
-        the one with most of the images.
+        `parts` are parts of the images. The result is sorted by `Overlap.order`.
         """
         own, pairs = _split(digests)
         pairs = np.concatenate([self._aliases(), pairs])
@@ -405,8 +408,8 @@ class ImageIndex:
         """Return whether parts of two data sets share notably many images.
 
         `own` has the images of one data set and its parts, and `name` is the other
-        data set. At least one of the compared two is a part. `several` are images that
-        several data sets have. "Notably" is meant as in `Overlap.notable`.
+        data set. At least one of the two compared sets is a part. `several` are images
+        that several data sets have. `Overlap.notable` defines "notably".
         """
         entries = (name, *self._parts(name))
         theirs = [_canonical(self._stored(one), pairs) for one in entries]
@@ -428,7 +431,7 @@ class ImageIndex:
         return data_sets(names)
 
     def _kept(self, name: str) -> list[bytes]:
-        """Return the stored bytes of an entry, if there are any."""
+        """Return a list with the stored bytes of an entry, empty if there are none."""
         try:
             return [(self.folder / f"{name}{_ENDING}").read_bytes()]
         except FileNotFoundError:
@@ -453,8 +456,8 @@ class ImageIndex:
         checked without the key.
         """
         path = self.folder / "key"
-        # Look for digests first, because another process may now create key and
-        # digests.
+        # Look for digests first, because another process may be creating both the key
+        # and digests.
         if self._names() and not path.exists():
             raise FormatError(
                 f"The key of the image index is missing: {str(path)!r}. Restore it "
@@ -475,7 +478,7 @@ class ImageIndex:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let one process at a time change the index.
+        """Lock the index, so that one process at a time can change it.
 
         On a file system without locks, several processes can change it at once.
         """
@@ -506,7 +509,7 @@ def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _canonical(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Return the sorted distinct digests, with those in `pairs` replaced."""
+    """Return the sorted distinct digests, each replaced by its canonical digest."""
     others, first = np.unique(pairs[:, 0], return_index=True)
     # two steps: from levels in RGB to levels in gray, and from these to samples
     for _ in range(2 if len(others) else 0):
@@ -538,9 +541,9 @@ def _common(one: np.ndarray, other: np.ndarray) -> int:
 def recognized(overlaps: list[Overlap], begun: str | None = None) -> str | None:
     """Return the data set that images belong to, or None for new images.
 
-    `begun` is the data set that an earlier part of the images has already. Raises
-    ExtractError if the user must decide, because some images but not most belong to
-    another data set.
+    `begun` is the data set that an earlier part of the images belongs to. Raises
+    ExtractError if some images, but not most, belong to another data set, so that the
+    user must decide.
     """
     if overlaps and overlaps[0].same and begun in (None, overlaps[0].dataset_id):
         return overlaps[0].dataset_id
@@ -567,7 +570,7 @@ def _make_private(folder: Path) -> None:
             sync_path(one.parent)
         writable = os.access(folder, os.W_OK)
     except OSError as error:
-        # a file is in the place of a folder, so nobody can have this index
+        # a file has the name of the folder, so the index cannot exist
         if error.errno not in (*FOREIGN, errno.EEXIST, errno.ENOTDIR):
             raise
         writable = False

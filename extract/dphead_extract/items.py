@@ -20,7 +20,7 @@ import numpy as np
 
 from dphead_extract.errors import FormatError
 
-UNGROUPED = -1  # the id of a row on its own; a group's id is never negative
+UNGROUPED = -1  # the id of a row without a group; a group's id is never negative
 _INTEGERS = {np.dtype(code).type for code in np.typecodes["AllInteger"]}
 # not longdouble, because distinct values could become equal in float64
 _FLOATS = {float, np.float16, np.float32, np.float64}
@@ -34,7 +34,7 @@ _FILLED = (np.zeros_like, np.ones_like, np.full_like)
 
 
 class GroupIds(np.ndarray):
-    """Hold ids of groups, int64 (n,), which `group_ids` does not take for names.
+    """Hold ids of groups, int64 (n,), which `group_ids` returns unchanged.
 
     Slices, copies, and `np.concatenate` of ids alone keep this type. Results of
     arithmetic, and ids that are joined with numbers, are plain arrays. Only ids can be
@@ -42,7 +42,7 @@ class GroupIds(np.ndarray):
     """
 
     def __setitem__(self, rows: Any, ids: Any) -> None:
-        """Replace ids by others; raise FormatError for numbers, which are names."""
+        """Assign ids to items; raise FormatError for any other array."""
         if not isinstance(ids, GroupIds):
             raise FormatError(
                 "Only an array of ids can be assigned to ids of groups. Use "
@@ -58,7 +58,7 @@ class GroupIds(np.ndarray):
     def __array_wrap__(
         self, array: np.ndarray, context: Any = None, return_scalar: bool = False
     ) -> Any:
-        """Return the result of a function of numpy as a plain array or number."""
+        """Return the result of a NumPy function as a plain array or number."""
         return array[()] if return_scalar else np.asarray(array)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -117,14 +117,14 @@ def read_column(values: Any) -> np.ndarray:
     Returns
     -------
     array
-        The same array if it has a dtype of numpy's, else an array of objects. An item
-        that is masked or cannot be read is None. Bytes of a pyarrow string that are not
+        The same array if it has a NumPy dtype, else an array of objects. An item that
+        is masked or cannot be read is None. Bytes of a pyarrow string that are not
         UTF-8 become surrogates. An array of several dimensions keeps its shape.
 
     Raises
     ------
     FormatError
-        For a table of another library.
+        For a table with several columns, such as a data frame.
     """
     dtype = getattr(values, "dtype", None)
     if isinstance(values, np.ma.MaskedArray) and not values.dtype.names:
@@ -139,12 +139,12 @@ def read_column(values: Any) -> np.ndarray:
 
 
 def _is_opaque(values: Any) -> bool:
-    """Return whether a value is a single item, or has no size."""
+    """Return whether a value is a string, bytes, or has no length."""
     return isinstance(values, str | bytes) or not hasattr(values, "__len__")
 
 
 def _held(values: Any) -> Any:
-    """Return the array of a pandas column, or of a frame with one column."""
+    """Return the array of a pandas column or of a one-column frame, or `values`."""
     if hasattr(values, "iloc") and values.shape[1:] == (1,):
         values = values.iloc[:, 0]
     return getattr(values, "array", values)
@@ -173,7 +173,7 @@ def _items(held: Any) -> np.ndarray:
 
 
 def _items_of_arrow(held: Any) -> list[Any]:
-    """Return the items of a pyarrow array; None for one that Python does not have."""
+    """Return the items of a pyarrow array; None for an item that Python cannot hold."""
     if hasattr(held, "dictionary"):
         named = [*_items_of_arrow(held.dictionary), None]
         places = held.indices.cast("int64").fill_null(-1).to_pylist()
@@ -262,7 +262,7 @@ def _decimal(number: float) -> str:
 
 @cache
 def _whole_below(kind: type) -> float:
-    """Return the number below which floats of a type hold every whole number."""
+    """Return the number below which a float type represents every whole number."""
     return 2.0 ** (1 + np.finfo(kind).nmant)
 
 

@@ -54,19 +54,19 @@ def survey(
 ) -> Survey:
     """Decode every image once, before anything is written.
 
-    An unusable source can then be refused. `index` knows the images that were seen
-    before.
+    An unusable source can then be refused. With an `index`, the result has the images'
+    keyed digests.
     """
     found = Survey()
     whole = source.arrays is not None and source.arrays.dtype == np.uint8
-    # the arrays decide everything below, so decode nothing
+    # the arrays' header gives all results, so decode nothing
     if whole and source.arrays is not None and index is None:
         found.has_color = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])
         return found
 
     def look(raw: np.ndarray | bytes | None) -> Any:
-        """Return what `Survey` records of an image, or why it is unreadable."""
+        """Return an image's shape, digests and highest level, or UnreadableImage."""
         try:
             image = source.decode(raw)
         except UnreadableImage as error:
@@ -99,7 +99,7 @@ def _in_order(
 ) -> Iterator[Any]:
     """Yield work(input) in the inputs' order, computed in the pool a few inputs ahead.
 
-    The inputs themselves are drawn in this thread.
+    The inputs are read in this thread.
     """
     waiting: deque[Future[Any]] = deque()
     for value in inputs:
@@ -159,8 +159,8 @@ def _blank(backbone: Backbone, images: int, pinned: bool = False) -> torch.Tenso
 def with_equal_places(backbone: Backbone, settings: LoopSettings) -> LoopSettings:
     """Set a batch size at which a CPU computes the same bits at every position.
 
-    Take the smallest size with whole vectors, from the given size on. If one random
-    image does not have the same bits at all positions of such a batch, use batches of
+    Take the smallest size with whole vectors (`vectors`), from the given size on. If a
+    random image has different bits at some positions of such a batch, use batches of
     one image. On a GPU, the settings stay the same.
     """
     if settings.device.type != "cpu":
@@ -186,7 +186,7 @@ class Target:
     settings: LoopSettings
 
     def blank(self, images: int) -> torch.Tensor:
-        """Return pixels of whole batches, for this number of images."""
+        """Return black pixels of whole batches, for at least this number of images."""
         size, pinned = self.settings.batch_size, self.settings.device.type == "cuda"
         return _blank(self.backbone, -(-images // size) * size, pinned)
 
@@ -197,7 +197,7 @@ class Target:
 
 
 class Loop:
-    """Make the rows of features files, block by block.
+    """Compute the rows of features files, block by block.
 
     Each file has its own backbone. An image is decoded once for all files.
 
@@ -283,9 +283,9 @@ class Loop:
             "valid": np.zeros(n, bool),
             "row_digest": np.zeros((n, 16), np.uint8),
         }
-        # Every batch has the same shape, however few rows are left for it. Otherwise
-        # other kernels would round the last batch's rows as soon as a row is added or
-        # removed.
+        # Every batch has the same shape, however few rows are left for it. Otherwise a
+        # different kernel could round the rows of the last batch after a row is added
+        # or removed.
         pixels = [target.blank(n) for target in self.targets]
         for row, data in enumerate(raw):
             try:

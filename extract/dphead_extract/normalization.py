@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # the command line checks its options before it imports PyTor
 # added to a group's variance, as torch's GroupNorm does, and to a channel's spread
 EPSILON = 1e-5
 _KINDS = ("none", "group", "unit", "synthetic", "local")
-_Parts = tuple[tuple[int, int], ...]  # (channels, places) of each part of a flat row
+_Parts = tuple[tuple[int, int], ...]  # (channels, positions) of each part of a flat row
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RowNorm:
         return cls(kind, int(groups) if groups.isdecimal() else 0)
 
     def fitted(self, backbone: Backbone) -> RowNorm:
-        """Return the normalization for a backbone's rows.
+        """Return the normalization with the parts and statistics of a backbone.
 
         Raises ExtractError unless the groups divide the channels, or if the network
         returns tokens and the normalization needs channels.
@@ -143,7 +143,7 @@ class RowNorm:
         )
 
     def _part(self, x: torch.Tensor, i: int) -> torch.Tensor:
-        """Normalize part i, (B, channels, places)."""
+        """Normalize part i, (B, channels, positions)."""
         import torch
 
         if self.kind == "group":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 _T = TypeVar("_T", int, float)
-LARGEST = 10**15  # bound of any number: the largest value of a setting; chosen
+LARGEST = 10**15  # largest number that a setting can have; chosen, not measured
 _BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 # Python's spelling of JSON's lowercase words
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
@@ -17,8 +17,8 @@ _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 def typed_number(text: str, kind: Callable[[str], _T]) -> _T:
     """Return `kind(text)`, for an int or a float.
 
-    Raises ValueError for text that Python also reads: 12_5 as 125, and the digits of
-    other scripts. In a table, the first is more likely a misread 12.5.
+    Unlike Python, raise ValueError for underscores and for digits that are not ASCII.
+    In a table, 12_5 is more likely a misread 12.5 than 125.
     """
     if "_" in text or not text.isascii():
         raise ValueError(f"not a number: {text!r}")
@@ -56,7 +56,7 @@ _sides = separated(int, 1, "N or H,W in pixels", 1, 2)
 
 
 def input_size(text: str) -> int | tuple[int, ...]:
-    """Return N, or (H, W), of a size in pixels."""
+    """Read a size in pixels: N, or H,W as (H, W)."""
     found = _sides(text)
     if max(found) > _MOST_SIDE:
         raise ValueError(f"write sides of at most {_MOST_SIDE} pixels, got {text!r}.")

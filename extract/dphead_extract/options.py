@@ -1,4 +1,4 @@
-"""Declare the options of images that several commands share."""
+"""Declare the options of images and data sets that several commands share."""
 
 from functools import partial
 

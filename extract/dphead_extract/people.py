@@ -1,8 +1,8 @@
 """Recognize people across data sets by a declared id system.
 
-An id system is a public name, such as a hospital's record numbers. Its data sets share
-one ledger, unless a data set is declared to hold new people only. Each person is then
-in the data sets of one ledger, and `People.record` keeps it so.
+An id system, such as a hospital's record numbers, has a public name. Its data sets
+share one ledger, unless a data set is declared to hold new people only. `People.check`
+and `People.keep` ensure that one ledger counts all data sets with a person.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class People:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let no other process decide about people, from `check` to `keep`."""
+        """Lock the index of people, from `check` to `keep`."""
         index = self.index if self.system is not None else None
         with nullcontext() if index is None else index.locked():
             yield
@@ -85,7 +85,7 @@ class People:
     def data_set(self, given: str | None) -> str | None:
         """Return the id that is declared for the data set: `given`, or the shared id.
 
-        Raises ExtractError if the two differ. None means that the id is to be found.
+        Raises ExtractError if the two differ. Return None if there is neither.
         """
         shared = self.shared_id
         if shared is None or given in (None, shared):
@@ -97,13 +97,13 @@ class People:
 
     @property
     def record(self) -> dict[str, object] | None:
-        """Return the public entry of a features file or report, or None."""
+        """Return the public entry of a features file; None without an id system."""
         if self.system is None:
             return None
         return {"system": self.system, "new": self.new}
 
     def now(self, dataset_id: str) -> People:
-        """Return the declaration that holds now, since a merge can change it later."""
+        """Return the current declaration: after a merge, people are no longer new."""
         own = self.new and self._ledger_of(dataset_id) != self._system_id()
         return replace(self, new=own)
 
@@ -114,7 +114,7 @@ class People:
         first: int = 0,
         split: str | None = None,
     ) -> People:
-        """Return the declaration of a features file of the same rows, if it has one.
+        """Return the declaration of a features file of the same rows, else `self`.
 
         `groups` has the groups of rows from `first` on: of the rows of `split`, or of
         all rows if the file lacks this split. Raises ExtractError if they differ from
@@ -179,7 +179,8 @@ class People:
         Raises
         ------
         ExtractError
-            For the data holder only: the message has numbers of people.
+            If people are in a data set with another ledger, or the declaration does not
+            fit the data set. The message has numbers of people: it is private.
         """
         if self.index is None:
             return
@@ -261,7 +262,7 @@ class People:
     def after_failure(self, given: str | None, drawn: str) -> str:
         """Return how to repeat a command that recorded people, and wrote no file.
 
-        `given` is the data set's id if it was typed. `drawn` is the id of `keep`.
+        `given` is the id that the user typed, or None. `keep` recorded `drawn`.
         """
         if not self.new or given is not None:
             return ""
@@ -316,12 +317,12 @@ class People:
             self.index.extend(dataset_id, np.array(found, np.uint64))
 
     def recorded(self, dataset_id: str, rows: str, groups: np.ndarray) -> bool:
-        """Return whether the people of a features file were recorded here.
+        """Return whether the index has this declaration of a features file's people.
 
-        Their data set has the ledger that its declaration names. Files of the same rows
-        can have different groups, so groups are compared too, but nothing else of the
-        rows. People who were not declared new, as after a merge that died, are not new.
-        People who were declared new can be merged later.
+        `rows` (`rows_name`) and the file's groups must be recorded. The data set must
+        have the ledger that the declaration implies: a ledger of its own if `new`, else
+        the ledger of the system. If `new`, the people must be recorded as new. If not,
+        they may have been recorded as new and merged later.
         """
         if self.index is None or self.system is None:
             return True
@@ -332,7 +333,7 @@ class People:
         return self.new == (self._ledger_of(dataset_id) != self._system_id())
 
     def join(self, dataset_id: str) -> None:
-        """Count a data set's people as people of the shared ledger, durably.
+        """Record a data set's people as people of the shared ledger, durably.
 
         Call this under `held`, after the ledgers were merged.
         """
@@ -342,7 +343,7 @@ class People:
         self.index.extend(self._system_id(), np.concatenate(found))
 
     def _ledger_of(self, dataset_id: str | None) -> str | None:
-        """Return the data set that has the ledger of a data set of this system."""
+        """Return the data set whose ledger counts a data set of this system."""
         assert self.index is not None
         shared = self._system_id()
         if dataset_id is None or dataset_id == shared:
@@ -351,7 +352,7 @@ class People:
         return shared if self._mark("part", dataset_id) in parts else dataset_id
 
     def _digests(self, groups: np.ndarray) -> np.ndarray:
-        """Return a keyed digest of each person: of the system's name and the id.
+        """Return a keyed digest of the system's name and the id of each person.
 
         A group's id is a digest of the canonical id alone (`items.text_group`).
         """
@@ -380,8 +381,8 @@ def groups_digests(
 ) -> dict[str, str]:
     """Return digests of the groups of a data set's rows, by the name of the key.
 
-    There is one digest for each key of people in this home, because a ledger may have
-    moved to a team's server, which has a different key.
+    There is one digest for each key of an index of people, because a ledger may have
+    moved from this home to a team's server, which has a different key.
     """
     found = hashlib.sha256(groups.astype("<i8").tobytes()).hexdigest()
     text, keys = f"groups {dataset_id} {found}", [index]

@@ -1,4 +1,4 @@
-"""Extract features: images through a frozen backbone into a features file.
+"""Extract features: apply a frozen backbone to images, and write a features file.
 
 Images are read in their fixed order. A run that was stopped can be resumed.
 """
@@ -67,11 +67,11 @@ class Summary:
     backbone : str
         The backbone's name.
     transform : dict
-        How images become its input.
+        The transform of images to the backbone's input, and declared options.
     weights : (str, Path) or None
         The digest and the private path of local weights.
     note : str
-        Whether config.json beside local weights was used; private.
+        Text on the use of config.json beside local weights; private.
     rows_per_second : float
         Speed of this run.
     already_complete : bool
@@ -85,7 +85,7 @@ class Summary:
     people : dict or None
         `People.record` of the file.
     problems : list of str
-        Doubts about rows of the source, and the results of
+        Warnings about rows of the source, and the results of
         `dphead_extract.features.format.verify`; private.
     left_out : Counter
         Numbers of items of the source without a row, by reason; private.
@@ -136,15 +136,15 @@ def extract(
     Returns
     -------
     Summary
-        Facts about `options.output`.
+        Description of `options.output`.
 
     Raises
     ------
     ExtractError, FormatError
-        Before anything is written: for an unusable source, unreadable images (unless
-        skip_unreadable), a backbone that does not load, or an output of another
-        configuration. Later: if features are not finite, or the images differ from the
-        images of same_data_as. The unfinished file is then removed.
+        Before anything is written, if the source cannot be used, images are unreadable
+        (unless skip_unreadable), the backbone does not load, or the output has a
+        different configuration. Later, if features are not finite, or the images differ
+        from the images of same_data_as. The unfinished file is then removed.
     ResumableError
         If the disk is full.
     """
@@ -238,7 +238,7 @@ def _loop_settings(
     identity: Identity,
     workers: int,
 ) -> LoopSettings:
-    """Return the settings by which the loop turns images into features."""
+    """Return the settings of the loop that turns images into features."""
     usual = 128 if device.type == "cuda" else family_of(backbone.name).cpu_batch
     settings = LoopSettings(
         device,
@@ -342,14 +342,14 @@ def _declared_input(
 def _check_images(
     found: Survey, source: Source, options: ExtractOptions, backbone: Backbone
 ) -> None:
-    """Check what a first pass found against the options.
+    """Compare the results of the first pass with the options.
 
     Raises
     ------
     ExtractError
-        If images are unreadable and not skipped, with their names. If no image is
-        readable. If an image has colors and one channel is declared, or has another
-        size and images are not resized.
+        If images are unreadable and not skipped, with their names; if no image is
+        readable; if an image has colors and one channel is declared; or if an image has
+        a different size and images are not resized.
     """
     if not options.skip_unreadable:
         _refuse_unreadable(source, found.unreadable)

@@ -25,7 +25,7 @@ _QUOTED = re.compile(f"(^|[;\t\r\n])'{_FORMULA}")
 
 
 def printable(text: str) -> str:
-    """Return a text with an escape for each code that a terminal would obey."""
+    """Return a text with escaped control characters, except line feed and tab."""
     return _CODES.sub(_escaped, text)
 
 
@@ -44,7 +44,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def write_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
-    """Return rows of cells as CSV that a spreadsheet may open.
+    """Return rows of cells as CSV text without formulas.
 
     A text gets an apostrophe before each `=`, `+`, `-` or `@` that would begin a
     formula. Numbers stay numbers.
@@ -52,7 +52,7 @@ def write_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
     stream = io.StringIO(newline="")
     table = csv.writer(
         stream, delimiter=delimiter
-    )  # csv quotes a \r only if it sets the line end itself
+    )  # no `lineterminator`: csv quotes \r only with its default line end
     lines = []
     for row in rows:
         table.writerow([_BARE.sub(r"\1'", c) if _is_text(c) else c for c in row])

@@ -122,7 +122,7 @@ def shared_identifiers(
 ) -> tuple[str, str]:
     """Return the dataset_id and salt that all shards of `output` share.
 
-    The first call draws them. `known` is the id of images in the index.
+    The first call draws them. `known` is the id that the index has for these images.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def shared_identifiers(
     if drawn["source"] != source_digest:
         what = "other images or labels"
     elif dataset_id not in (None, drawn["dataset_id"]):
-        what = f"another data set than {dataset_id}"
+        what = f"a data set other than {dataset_id}"
     else:
         return drawn["dataset_id"], drawn["salt"]
     raise ExtractError(
@@ -195,8 +195,8 @@ def join_shards(paths: Sequence[str | Path], output: str | Path) -> None:
     Raises
     ------
     FormatError
-        If a shard is missing, given twice, damaged, or of another configuration than
-        the first.
+        If a shard is missing, given twice or damaged, or its configuration differs from
+        the first shard's.
     """
     output = Path(output)
     with ExitStack() as stack:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # backbones import this module
 N_SYNTHETIC = 400  # number of images; a choice, not measured
 SYNTHETIC_SEED = 0  # seed of the images, which are the same everywhere
 _GRAY, _CONTRAST = 128.0, 50.0  # mean and standard deviation of a color's levels
-# each color from luminance, red-blue, green-magenta
+# weights of luminance, red-blue and green-magenta in each color
 _RED = [1.0, 0.3, 0.1]
 _GREEN = [1.0, 0.0, -0.2]
 _BLUE = [1.0, -0.3, 0.1]

@@ -39,7 +39,7 @@ _EXACT = frozenset(
 
 
 class WholeVectors(TorchDispatchMode):
-    """Watch the operations within it, on ONE row, to find a batch size (`rounded`).
+    """Observe torch's operations on ONE row, to find a batch size (`rounded`).
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class WholeVectors(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Watch one operation. Only torch calls it."""
+        """Run one operation, and update `multiple`. Only torch calls this."""
         result = func(*args, **(kwargs or {}))
         if torch.Tag.pointwise in func.tags:
             made = result if isinstance(result, (tuple, list)) else (result,)
@@ -100,5 +100,5 @@ def _is_exact(func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> bool:
 
 
 def are_alike(rows: torch.Tensor) -> bool:
-    """Return whether rows (k, ...) have the same bits, without any NaN."""
+    """Return whether all rows of (k, ...) are equal, without any NaN."""
     return torch.equal(rows, rows[:1].expand_as(rows))

@@ -134,7 +134,7 @@ def test_a_data_set_that_grows_hides_no_shared_images(index):
         for one, other in ((A, B), (B, A)):
             assert [found.dataset_id for found in index.sharing(one)] == [other]
         with pytest.raises(
-            ExtractError, match=r"4 of 96 .* a twentieth or more of what"
+            ExtractError, match=r"4 of 96 .* at least a twentieth of the images"
         ):
             recognized(index.overlaps(np.arange(96, dtype=np.uint64), but=B))
     assert len(index._names()) == 5 and len(index.images(A)) == 404

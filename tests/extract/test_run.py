@@ -186,9 +186,7 @@ def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
         options(folder, tmp_path / "f.h5", skip_unreadable=True, **choice)
     )
     assert summary.n_rows == 20
-    assert summary.problems == [
-        "rows kept as masked (unreadable, or not finite): 1 (a/04.png)"
-    ]
+    assert summary.problems == ["masked rows (unreadable, or not finite): 1 (a/04.png)"]
     with open_features(tmp_path / "f.h5") as file:
         assert not file.valid[2]
         assert not file.features[2].any()

@@ -167,7 +167,7 @@ def test_identifiers_are_drawn_once(tmp_path):
     assert shared_identifiers(tmp_path / "new" / "f.h5", "digest", drawn[0]) == drawn
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["f.h5.shards.json"]
     assert shared_identifiers(tmp_path / "g.h5", "digest", "ab" * 16)[0] == "ab" * 16
-    with pytest.raises(ExtractError, match=r"another data set than abab"):
+    with pytest.raises(ExtractError, match=r"a data set other than abab"):
         shared_identifiers(tmp_path / "new" / "f.h5", "digest", "ab" * 16)
 
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from dphead_extract.errors import ExtractError
 
-# Axes are rounded to multiples of 1/GRID. So processors whose eigenvectors differ in
-# their last bits agree on nearly all entries.
+# Axes are rounded to multiples of 1/_GRID. Processors whose eigenvectors differ in
+# their last bits then agree on nearly all entries.
 _GRID = 2**16
 
 
@@ -40,8 +40,8 @@ def class_axes(classifier: nn.Module, count: int) -> torch.Tensor:
     Raises
     ------
     ExtractError
-        If the classifier is not linear, or has too few classes or features for that
-        number.
+        If the classifier is not linear, or has too few classes or features for `count`
+        axes.
     """
     if not isinstance(classifier, nn.Linear):
         raise ExtractError(

@@ -40,11 +40,12 @@ FAMILIES: dict[str, Family] = {}
 class BackboneOptions:
     """Choose the backbone, its weights and the image transform.
 
-    None means the model's own value. `settings` has values of the family's settings by
-    name, and the default of the others. `crop_mode` is timm's "center", "squash" or
-    "border". `mirror` averages the features of an image and of its mirror image. This
-    removes directions that tell left from right, and the noise on their weights. The
-    opponent colors are those of van de Sande, Gevers, Snoek (2010).
+    None means the model's own value. `settings` maps the names of the family's settings
+    to values; a setting that was not given has its default. `crop_mode` is timm's
+    "center", "squash" or "border". `mirror` averages the features of an image and of
+    its mirror image. This removes directions that tell left from right, and the noise
+    on their weights. The opponent colors are those of van de Sande, Gevers, Snoek
+    (2010).
 
     Notes
     -----
@@ -160,7 +161,7 @@ class BackboneOptions:
 
     @property
     def sides(self) -> tuple[int, int] | None:
-        """Return the declared (height, width), or None."""
+        """Return the declared (height, width), or None without a declared size."""
         size = self.image_size
         return (size, size) if isinstance(size, int) else size
 
@@ -199,38 +200,39 @@ def check_options(options: BackboneOptions) -> None:
 
 @dataclass
 class Backbone:
-    """Hold a network in eval mode and the transform before it.
+    """Hold a frozen network and the transform of its input images.
 
     Attributes
     ----------
     name : str
         The backbone's name.
     kwargs, transform : dict
-        Plain values for the file's attributes.
+        JSON values that the features file records.
     weights_sha256 : str
         Digest of the weights; "" for backbones that are identified by their settings.
     module : nn.Module
-        Turns inputs (B, C, H', W') into (B, channels, ...).
+        The network, in eval mode: inputs (B, C, H', W') to features (B, channels, ...).
     prepare : callable
-        Turns an image, uint8 (H, W[, 3]), into pixels, uint8 (H', W', C).
+        Function from an image, uint8 (H, W[, 3]), to pixels, uint8 (H', W', C).
     mean, std : (C, 1, 1) tensor or None
         Shift and scale of pixels from 0 to 1.
     basis : (C, C) tensor or None
-        Map of colors after this, or None.
+        Matrix that transforms the colors after shift and scale, or None.
     input_shape : (int, int, int)
         Channels, height and width of the input.
     parts : tuple
-        (channels, places) of the parts of a row's flattened output.
+        Channels and positions of each network output. A row joins the flattened
+        outputs.
     channels_last : bool
         Whether the network returns tokens or maps with channels last.
     mirror : bool
         Whether rows are means over an image and its mirror image.
     axes : (columns, features) tensor or None
-        The network's axes; None for all features.
+        Axes that the features are projected on (`on_axes`); None for no projection.
     weights : Path or None
         The local file or folder of weights; private.
     note : str
-        Whether config.json beside the weights was used; private.
+        Text on the use of config.json beside the weights; private.
     """
 
     name: str
@@ -256,10 +258,10 @@ class Backbone:
         return sum(channels * places for channels, places in self.parts)
 
     def inputs(self, pixels: Tensor) -> Tensor:
-        """Return the network's inputs (B, C, H', W') of prepared pixels (B, H', W', C).
+        """Return the network's inputs (B, C, H', W') for pixels (B, H', W', C).
 
-        The pixels' device computes them. Each operation on a number is rounded once, so
-        that inputs do not depend on the position in a batch.
+        They are computed on the device of the pixels. Each elementwise operation is
+        rounded once, so that inputs do not depend on the position in a batch.
         """
         scaled = pixels.permute(0, 3, 1, 2).float().div_(255)
         if self.mean is not None:
@@ -277,14 +279,14 @@ class Backbone:
 
 
 class Family:
-    """Build the backbones of one family, and declare what extraction needs to know.
+    """Build the backbones of one family. Each family is a subclass.
 
     Attributes
     ----------
     names : tuple of str
         Values of `--backbone`.
     cpu_batch : int
-        Images of a batch on a CPU, so that a batch stays in the cache.
+        Number of images in a CPU batch, small enough that a batch stays in the cache.
     """
 
     names: ClassVar[tuple[str, ...]]
@@ -318,8 +320,8 @@ class Family:
     ) -> dict[str, Any]:
         """Return the `BackboneOptions` fields that a features file recorded.
 
-        Name, mean, std, interpolation, mirror, axes and pixels are read for all
-        families.
+        The caller reads name, mean, std, interpolation, mirror, axes and pixels, which
+        all families have.
         """
         raise NotImplementedError
 
@@ -328,7 +330,7 @@ _AFamily = TypeVar("_AFamily", bound=Family)
 
 
 def register(family: type[_AFamily]) -> type[_AFamily]:
-    """Add a family under its names."""
+    """Register a family of backbones under each of its names."""
     for name in family.names:
         FAMILIES[name] = family()
     return family

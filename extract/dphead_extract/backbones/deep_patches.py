@@ -3,14 +3,14 @@
 Each layer's filters are the previous layer's responses to random patches, whitened, of
 synthetic images (dead leaves and 1/frequency, `synthetic`).
 Coates and Ng (2012) learn such layers from the data. Here scattering (Bruna, Mallat
-2013) comes first. A seed generates all filters, without a file and without budget. No
-private image may be used here.
+2013) comes first. A seed generates all filters, which need no weights file and spend no
+privacy budget. No private image may be used here.
 
 A map's channels are signed square roots with mean zero and variance one on synthetic
-images. At each place the channels are divided by their length plus one, as `--normalize
-local` does. Products of whitened patches with the filters are divided by their root
-mean square, split by their sign, and averaged. The last layer averages over a grid of
-places, the others over squares of 2 x 2.
+images. At each position the channels are divided by their length plus one, as
+`--normalize local` does. Products of whitened patches with the filters are divided by
+their root mean square, split by their sign, and averaged. The last layer averages over
+a grid of positions, the others over squares of 2 x 2.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEED = 0  # seed of the patches; the images have a different seed
 SIDE, FILTERS, PLACES = 3, 512, 3
 BETWEEN = 128  # filters of a layer that is not the last; the same table
 PATCHES = 20_000  # patches for the covariance; a choice, not measured
-_WHITEN = 1.0  # multiple of the mean eigenvalue, added to all; the same table
+_WHITEN = 1.0  # added to each eigenvalue, in units of their mean; the same table
 FLOOR = 0.1  # added to the products' root mean square; a choice, not measured
 SETTINGS = {
     "filters": FILTERS,
@@ -59,11 +59,11 @@ class DeepPatches(nn.Module):
     Parameters
     ----------
     first : ScatterNet
-        Makes the maps.
+        Computes the maps.
     colors : int
         Channels of the input.
     basis : (C, C) tensor, optional
-        The orthonormal map from RGB that inputs go through. Default: none.
+        Orthonormal color transform that was applied to the RGB inputs. Default: none.
     layers : int, default 1
         Layers of patches. Each layer except the last one halves the sides of the maps.
 
@@ -102,7 +102,7 @@ class DeepPatches(nn.Module):
         return torch.cat([self._one(one) for one in maps.split(1)])
 
     def _one(self, maps: torch.Tensor) -> torch.Tensor:
-        """Turn maps (1, channels, h', w') into (1, 2 * FILTERS, h, w)."""
+        """Return the features (1, 2 * FILTERS, h, w) of maps (1, channels, h', w')."""
         for layer in self.layers[:-1]:
             maps = _halved(layer, maps)
         found = self.layers[-1](maps)
@@ -118,7 +118,8 @@ class _PatchLayer(nn.Module):
     Parameters
     ----------
     leaves, noise : (N_SYNTHETIC, channels, h, w) tensors
-        Maps of synthetic images. `noise` gives the channels' spread; both give patches.
+        Maps of synthetic images. Patches are drawn from both. Each channel's mean and
+        standard deviation are those of `noise`.
     filters : int
         Number of filters.
 
@@ -183,7 +184,7 @@ def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
 
     Each side of the result is half as long.
     """
-    border = [SIDE // 2] * 4  # reflect the border, so that each place has a patch
+    border = [SIDE // 2] * 4  # reflect the border, so that each position has a patch
     found = layer(F.pad(maps, border, mode="reflect"))
     return signed_sqrt(F.avg_pool2d(found, 2))
 
@@ -191,7 +192,7 @@ def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
 def _synthetic(
     shape: tuple[int, int], colors: int, basis: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    """Return N_SYNTHETIC dead leaves and 1/frequency images as inputs."""
+    """Return two batches of N_SYNTHETIC images: dead leaves, and 1/frequency."""
     leaves = torch.from_numpy(np.stack(list(dead_leaves(*shape, colors, N_SYNTHETIC))))
     noise = torch.from_numpy(
         np.stack(list(synthetic_images(*shape, colors, N_SYNTHETIC)))
@@ -223,7 +224,7 @@ def _filters(patches: torch.Tensor, filters: int) -> tuple[torch.Tensor, torch.T
 
 @register
 class _DeepPatchesFamily(FixedFilters):
-    """Convolve ScatterNet's maps with random patches, at one or several scales."""
+    """Build `DeepPatches` networks at one or several scales."""
 
     names = ("deep-patches",)
 
@@ -234,7 +235,7 @@ class _DeepPatchesFamily(FixedFilters):
         colors: int,
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
-        """Return a network for each scale."""
+        """Return a network for each scale, and the constants to record."""
         scales, angles = options.settings["scatter_j"], options.settings["scatter_l"]
         nets: list[nn.Module] = []
         for scale in scales:

@@ -1,7 +1,7 @@
 """Name the families of backbones and their options.
 
-PyTorch takes seconds to import, and a wrong option is refused before. Help texts read
-`TRAITS`, so this file needs no package.
+Wrong options are refused before PyTorch is imported, which takes seconds. Help texts
+read `TRAITS`, so this file imports no third-party package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Traits:
     Attributes
     ----------
     takes : frozenset of str
-        Fields of `BackboneOptions` that only some families have, including this one.
+        The fields of `BackboneOptions` that this family accepts and other families may
+        refuse.
     settings : mapping of str to Declared
         The family's settings. `dphead extract` has an option for each. A features file
         records their values, and `predict` restores them.
@@ -100,5 +101,5 @@ def check_scale(mean: Sequence[float], std: Sequence[float]) -> None:
             if not least <= value <= _MOST_SCALE:
                 raise ExtractError(
                     f"--{name} must be from {least:g} to {_MOST_SCALE:g}, for pixels "
-                    f"from 0 to 1, got {value:g}. Remove --{name} for the model's own."
+                    f"from 0 to 1, got {value:g}. Remove --{name} to use the default."
                 )

@@ -18,7 +18,7 @@ from dphead_extract.backbones.families import traits_of
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import with_channels, without_ends
 
-# an orthonormal map from RGB, after division by sqrt(12)
+# rows of an orthonormal color transform of RGB, times sqrt(12)
 _LUMINANCE = [2.0, 2.0, 2.0]
 _RED_GREEN = [6**0.5, -(6**0.5), 0.0]
 _YELLOW_BLUE = [2**0.5, 2**0.5, -2 * 2**0.5]
@@ -38,7 +38,7 @@ class Scales(nn.Module):
 
 
 class FixedFilters(Family):
-    """Share the transform of backbones of fixed filters.
+    """Provide the image transform that backbones with fixed filters share.
 
     The settings identify the filters. A digest cannot, because the last bits of the
     filters depend on the processor.
@@ -61,13 +61,13 @@ class FixedFilters(Family):
         Parameters
         ----------
         options : BackboneOptions
-            What the user declared.
+            Options of the user.
         shape : (int, int)
             Height and width of the input.
         colors : int
             Channels of the input.
         basis : (3, 3) tensor or None
-            The map from RGB that inputs go through, or None.
+            Color transform that was applied to the RGB inputs, or None.
         """
         raise NotImplementedError
 
@@ -144,7 +144,7 @@ def _channel_tensor(
 def _resize_to_cover(
     picture: Image.Image, size: tuple[int, int], interpolation: str
 ) -> Image.Image:
-    """Scale an image to just cover `size` (height, width), and cut the middle."""
+    """Scale an image to just cover `size` (height, width), and crop its center."""
     tall, wide = size
     picture = without_ends(picture, tall, wide)
     width, height = picture.size

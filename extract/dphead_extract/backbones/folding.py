@@ -61,7 +61,7 @@ def _pairs(model: nn.Module, probe: torch.Tensor) -> list[tuple[str, str]]:
             pairs.append((made[id(args[0])][0], name))
 
     for name, part in model.named_modules():
-        # weight-standardized convolutions, which transform their weight, have other
+        # weight-standardized convolutions, which transform their weight, have different
         # classes
         if type(part) is nn.Conv2d or type(part).__name__ == "Conv2dSame":
             hooks.append(part.register_forward_hook(partial(remember, name)))

@@ -32,8 +32,8 @@ for _module in iter_modules(folder.__path__):
         import_module(f"{folder.__name__}.{_module.name}")
 
 _TIMM = TimmFamily()
-# Kernels for batches round differently. A row that depends on other rows changes far
-# more than this.
+# Largest relative change of a row's features in a different batch. Kernels for other
+# batch sizes round differently. A network that mixes rows changes them far more.
 _ROW_TOLERANCE = 1e-3  # a choice, not measured
 
 
@@ -105,8 +105,8 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
     """Raise ExtractError if a row's features depend on the other rows of its batch.
 
     One person could then change the features of another person. The module is tested
-    in its present mode, with the same rows among other rows, in another order, and one
-    at a time.
+    in its present mode: a batch of rows, the same rows in reverse order among other
+    rows, and one row alone.
     """
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(3, *input_shape, generator=draw)
@@ -130,7 +130,7 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
     )
     if not moved <= _ROW_TOLERANCE:
         raise ExtractError(
-            "--backbone must not mix the rows of a batch, as statistics of a batch do: "
-            "the features of an image would depend on other images (relative change "
-            f"{moved:.1e}). Choose another model."
+            "--backbone must not mix the rows of a batch. This model's features of an "
+            f"image depend on the other images (relative change {moved:.1e}). Choose "
+            "another model."
         )

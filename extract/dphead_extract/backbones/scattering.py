@@ -117,21 +117,21 @@ class ScatterNet(nn.Module):
         return out[: B * C].reshape(B, C * k, h, w)
 
     def _pieces(self, n: int, device: torch.device) -> tuple[int, int]:
-        """Return the number of planes of each piece, and how many planes are missing.
+        """Return the number of planes in each piece, and of zero planes to add.
 
         All pieces of n planes have the same number of planes.
         """
         budget = CPU_BYTES if device.type == "cpu" else _GPU_BYTES
         fit = max(1, budget // (2 * self.L * self.M * self.N))
         count = max(1, -(-n // fit))
-        # some processors multiply a single plane by other kernels than several planes
+        # some processors use different kernels for a single plane
         size = min(fit, max(2, -(-n // count)))
         return size, count * size - n
 
     def _scatter(self, planes: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the channels (P, K, h, w) of planes (P, H, W).
+        """Write the channels of planes (P, H, W) to `out` (P, K, h, w).
 
-        Signals are (P, angles, m, n). `to` counts the channels of the second order.
+        Signals are (P, angles, m, n). `to` is the next channel of the second order.
         """
         J, L = self.J, self.L
         x = planes[:, None, self.rows][..., self.cols]  # type: ignore[index]
@@ -180,7 +180,7 @@ class ScatterNet(nn.Module):
 
 
 def _parts(spectrum: torch.Tensor, step: int) -> torch.Tensor:
-    """Return the blocks of a spectrum that sampling every step-th pixel adds up.
+    """Return the blocks of a spectrum that alias if only every step-th pixel is kept.
 
     Real and imaginary parts alternate.
     """
@@ -276,6 +276,6 @@ class _ScatterNetFamily(FixedFilters):
         colors: int,
         basis: torch.Tensor | None,
     ) -> tuple[list[nn.Module], dict[str, Any]]:
-        """Return a ScatterNet for each scale."""
+        """Return a ScatterNet for each scale, and no constants."""
         scales, angles = options.settings["scatter_j"], options.settings["scatter_l"]
         return [ScatterNet(j, shape, angles) for j in scales], {}

@@ -30,7 +30,7 @@ from dphead_extract.compiler import import_timm
 from dphead_extract.errors import ExtractError
 from dphead_extract.images import crops, with_channels, without_ends
 
-# torch reads these in each torch.load; the first wins over the caller's argument
+# environment variables of torch.load; the first overrides the caller's argument
 _PICKLES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 _LOCAL = "local-dir:"  # timm's name for a folder with weights and config.json
 _TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
@@ -91,7 +91,7 @@ class TimmFamily(Family):
 
 
 def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
-    """Return the model as it was trained, with classifier, and its weights' sha256.
+    """Return the trained model with its classifier, and the sha256 of its weights.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def _state_sha256(model: nn.Module) -> str:
 
 
 def _resize_input(model: Any, options: BackboneOptions) -> None:
-    """Interpolate the positions of a model that takes one image size to another size.
+    """Adapt a model that takes one image size to the declared image size.
 
     Raises
     ------
@@ -162,21 +162,21 @@ def _with_config(
     """Return the options, completed by the config.json beside local weights.
 
     A folder's path is private, so "local-dir:FOLDER" becomes the name of the model and
-    its weights. Declared options come before those of config.json.
+    its weights. Declared options take precedence over config.json.
 
     Returns
     -------
     BackboneOptions
         The options.
     dict
-        The transform in config.json; {} without one of this model.
+        The transform in config.json; {} without a config.json of this model.
     str
-        What was done with config.json; private.
+        Text on the use of config.json; private.
 
     Raises
     ------
     ExtractError
-        If a folder has no config.json, or one of another model.
+        If a folder has no config.json, or the config.json of a different model.
     """
     name, weights = options.name, options.weights
     if name.startswith(_LOCAL):
@@ -198,7 +198,7 @@ def _with_config(
                 f"architecture of --backbone, got {str(weights)!r}. Type the path of a "
                 "file of weights, and its --mean, --std and --image-size."
             )
-        return options, {}, f"{path} is not of {name}" if path.is_file() else ""
+        return options, {}, f"{path} is not for {name}" if path.is_file() else ""
     timm = import_timm()
     if not timm.is_model(name):
         raise ExtractError(
@@ -218,13 +218,13 @@ def _with_config(
         arguments = dict(arguments)
     except (TypeError, ValueError, AttributeError) as error:
         raise ExtractError(
-            f"{str(path)!r} is damaged ({first_line(error)}). Use the weights from a "
-            "folder of their own, with --mean, --std and --image-size."
+            f"{str(path)!r} is damaged ({first_line(error)}). Move the weights to a "
+            "folder without it, and type --mean, --std and --image-size."
         ) from error
     if foreign:
         raise ExtractError(
             f"{str(path)!r} sets {min(foreign)}, which is not an argument of a model. "
-            "Remove it."
+            "Remove this line of the file."
         )
     if config.get("num_classes") is not None:
         arguments["num_classes"] = config["num_classes"]
@@ -237,9 +237,9 @@ def _with_config(
 
 
 def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
-    """Return a model with the hub's weights, a folder's, or random ones.
+    """Return a model with weights of the hub or of a folder, or random weights.
 
-    `config` has the transform for local weights.
+    `config` is the transform that config.json gives for local weights.
     """
     timm = import_timm()
     # timm looks up the names of a hub ("hf-hub:owner/name") itself
@@ -278,7 +278,7 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
 
 @contextmanager
 def _tensors_only() -> Iterator[None]:
-    """Load tensors only. Older versions of timm would run pickled code."""
+    """Let torch.load read tensors only; older versions of timm would run pickles."""
     before = {name: os.environ.pop(name, None) for name in _PICKLES}
     os.environ[_PICKLES[0]] = "1"
     try:
@@ -305,7 +305,7 @@ def _timm_transform(
             f"--model-arg in_chans must be 1 or 3, got {channels}. Use 3 for colors."
         )
     config["input_size"] = (channels, *config["input_size"][1:])
-    if channels == 1:  # the mean over colors, as for the weights of timm's models
+    if channels == 1:  # use the mean over the colors
         config |= {key: (fmean(config[key]),) for key in ("mean", "std")}
     if options.channels not in (None, channels):
         raise ExtractError(

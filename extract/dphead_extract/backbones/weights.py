@@ -20,7 +20,7 @@ _WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
 
 
 class _Ignored:
-    """Stand for an object of a checkpoint that is not a tensor, such as options."""
+    """Replace an object of a checkpoint that is not a tensor, such as options."""
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -33,7 +33,7 @@ def first_line(error: BaseException) -> str:
 
 
 def config_beside(weights: Path) -> dict[str, Any] | None:
-    """Return timm's config.json of a folder of weights, or None without one.
+    """Return timm's config.json of a folder of weights; None if missing or invalid.
 
     `weights` is the folder, or a file in it.
     """
@@ -73,7 +73,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def _misfit(model: nn.Module, state: dict[str, torch.Tensor], found: str) -> str:
-    """Say how a weights file differs from a model, and what to type.
+    """Return how a weights file differs from a model, and what to type.
 
     `found` is torch's message.
     """
@@ -81,7 +81,7 @@ def _misfit(model: nn.Module, state: dict[str, torch.Tensor], found: str) -> str
     # timm's name of the last layer, or names if there are several such layers
     last = tuple(f"{n}." for n in ([names] if isinstance(names, str) else names))
     file, own = (
-        # torch ignores these counts of old batch norms
+        # torch also loads files without these counts of batch norms
         {
             name: value.shape
             for name, value in tensors.items()
@@ -116,12 +116,12 @@ def read_state(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of a safetensors or pth file by name, without wrappers' names.
 
     Pickled code is never run. Other objects of a checkpoint, such as a trainer's
-    options, are not built.
+    options, are skipped.
 
     Raises
     ------
     ExtractError
-        If the file is damaged, or holds anything else.
+        If the file is damaged, or its state has values that are not tensors.
     """
     try:
         return {_WRAPPERS.sub("", key): value for key, value in _read(path).items()}
@@ -143,7 +143,7 @@ def read_state(path: Path) -> dict[str, torch.Tensor]:
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
     if not is_plain(path):
-        raise ValueError("no plain file")
+        raise ValueError("not a regular file")
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -163,7 +163,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 
 
 def check_finite(model: nn.Module, outputs: Any, what: str) -> None:
-    """Raise ExtractError if a model's outputs of public inputs are not finite.
+    """Raise ExtractError if a model's outputs for public inputs are not finite.
 
     The message names the first tensor of weights that is not finite.
     """

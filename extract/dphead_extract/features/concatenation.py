@@ -40,7 +40,7 @@ def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
 
     Each file's part of a row is divided by its Euclidean norm and by √k, for k files.
     An unreadable image is masked. Files are refused if only some of them could read an
-    image. Run it again to resume.
+    image. Call the function again to resume.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
     Raises
     ------
     FormatError
-        If the files have other images, labels or options, or a file is damaged or does
+        If the files differ in images, labels or options, or a file is damaged or does
         not come from images.
     """
     output = Path(output)
@@ -150,7 +150,7 @@ def _header(files: list[FeaturesFile]) -> Header:
         hashlib.sha256(file.block_digest.tobytes()).hexdigest() for file in files
     ]
     declared = [file.people for file in files if file.people is not None]
-    # prefer a shared declaration: people declared new may have been merged since
+    # prefer a declaration without `new`: a merge may have ended the others
     if declared:
         config["people"] = min(declared, key=lambda people: people["new"])
     return Header(

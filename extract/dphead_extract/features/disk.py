@@ -43,7 +43,7 @@ def open_own(path: Path) -> int:
 
     Only the owner can read a new file. Whoever may write to the same folder could put a
     link to another file under this name. Raises ExtractError for a link, a file with a
-    second name, a folder, a pipe or a device.
+    second hard link, a folder, a pipe or a device.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -53,7 +53,7 @@ def open_own(path: Path) -> int:
             return opened
         os.close(opened)
     except OSError:
-        # The error's number for a link differs between systems.
+        # systems report different error numbers for a link
         if not os.path.lexists(path) or stat.S_ISREG(os.lstat(path).st_mode):
             raise
     raise ExtractError(
@@ -66,9 +66,9 @@ def open_own(path: Path) -> int:
 def write_private(path: Path, data: bytes, once: bool = False) -> None:
     """Write a file atomically, with access for the owner only.
 
-    With `once` an existing file stays, and FileExistsError is raised. Raises
-    ExtractError, with the path, for a full disk, or a file system without rights or
-    (with `once`) hard links.
+    With `once`, an existing file stays, and FileExistsError is raised. Raises
+    ExtractError if the disk is full, or the file system lacks access rights or, with
+    `once`, hard links.
     """
     try:
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".new-")
@@ -114,7 +114,7 @@ def write_names(output: Path, names: Sequence[str], first: int = 0) -> Path:
 def read_names(features: Path, n_rows: int) -> list[str] | None:
     """Return the names of a features file's rows, or None if their table is missing.
 
-    A table of another length belongs to another file, and counts as missing.
+    A table with a different number of rows belongs to another file: return None.
     """
     path = _names_path(features)
     if not path.is_file():

@@ -10,19 +10,19 @@ data.
 |-----------------|--------------------------|-----------------------------------------|
 | `/features`     | float16 or float32 (n,d) | pooled features; zero where not `valid` |
 | `/labels`       | int32 (n,)               | index into the class names, or -1       |
-| `/valid`        | bool (n,)                | false: unreadable, a masked row         |
+| `/valid`        | bool (n,)                | false: a masked row, such as unreadable |
 | `/split`        | uint8 (n,)               | index into the split names              |
-| `/group`        | int64 (n,), optional     | `group_ids`; -1 for a row on its own    |
+| `/group`        | int64 (n,), optional     | `group_ids`; -1: a row without a group  |
 | `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image     |
-| `/block_digest` | uint8 (blocks,32)        | sha256 of a block of rows; zero: not yet|
+| `/block_digest` | uint8 (blocks,32)        | sha256 of a block; zero: not written    |
 
 An unreadable image keeps its row, so that n stays public. A label of -1 means that the
 row has no label, or one outside the classes. The split ``none`` means that a row has no
 split. A block's digest covers all columns above it in the table.
 
-The file begins with 2,048 bytes of its own (`features.seal`). They say whether it is
-complete, and hold a digest of everything outside the columns. HDF5's tools skip them.
-Each column lies in one piece.
+The file begins with a seal of 2,048 bytes (`features.seal`), which HDF5's tools skip.
+The seal records whether the file is complete, and a digest of everything outside the
+columns. Each column is contiguous.
 
 Attributes: ``schema_version``, ``dataset_id``, ``salt`` and ``config``. ``config`` is
 JSON. It holds the fields of `Header`: sizes, ``block_rows``, ``class_names``,

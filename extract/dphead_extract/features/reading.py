@@ -1,4 +1,4 @@
-"""Open a features file, and refuse another file before any of its rows is read."""
+"""Open a features file, and refuse an invalid file before any row is read."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class FeaturesFile:
     class_names : list of str or None
         The class names.
     classes_declared : str
-        Who declared them public: "classes-flag", "folder-names-flag", or "".
+        How they were declared public: "classes-flag", "folder-names-flag", or "".
     dataset_id, config_hash : str
         The data set's id, and the digest of the configuration (private).
     config : dict
@@ -85,20 +85,19 @@ class FeaturesFile:
     salt : str
         Key of the row digests (private).
     holdout : dict
-        The fraction of test images, by ("group" or "image"), and positions (whether
-        images are named by position), if they were set apart by hashes of names, else
-        {}.
+        If hashes of names chose the test images: their "fraction", "by" ("group" or
+        "image") and "positions" (see `features.format`). Else {}.
     people : dict or None
         The id system of the groups ("system"), and whether its people are declared to
         be in no other data set of the system ("new"). None without a declaration.
     features : h5py.Dataset
         (n, d); read it in blocks.
     labels : (n,) int32
-        Class positions; -1 for none.
+        Class indices; -1 for none.
     valid : (n,) bool
         False for masked rows.
     split : (n,) uint8
-        Codes into `split_names`.
+        Indices into `split_names`.
     split_names : list of str
         Names of the splits.
     group : (n,) int64 or None
@@ -138,8 +137,9 @@ class FeaturesFile:
     def group(self) -> GroupIds | None:
         """Return the group ids, int64 (n,), or None without groups.
 
-        `write_features`, estimators and `group_ids` take them, and parts of them, as
-        ids. As another type, such as a pandas column, they would be names of groups.
+        `write_features`, estimators and `group_ids` accept this array and its slices as
+        ids. Converted to another type, such as a pandas column, the ids would be read
+        as names of groups.
         """
         if not self.config["has_group"]:
             return None
@@ -184,8 +184,8 @@ class FeaturesFile:
 
 def _damaged(path: Path) -> str:
     return (
-        f"a features file must be a readable HDF5 file, got path={str(path)!r} damaged "
-        "or cut short. Extract it again."
+        f"The features file {str(path)!r} is damaged or cut short. Copy or extract it "
+        "again."
     )
 
 
@@ -234,7 +234,7 @@ def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
         if path.is_dir():
             todo = f"For a folder of images, type `dphead extract {path}` first."
         elif part.exists():
-            todo = "An unfinished .part exists: run the same extract command again."
+            todo = "An unfinished .part file exists. Run the same command again."
         raise FormatError(f"{str(path)!r} is not a features file. {todo}")
     try:
         complete = read_seal(path)
@@ -253,8 +253,8 @@ def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
 def _holds_its_columns(file: h5py.File) -> bool:
     """Return whether every entry of a file is a dataset whose bytes lie in this file.
 
-    A forged file could name any file of the reader: by an external or soft link, a
-    virtual dataset, or a dataset with external storage. Its bytes would then count as
+    A forged file could refer to any other file: by an external or soft link, a virtual
+    dataset, or a dataset with external storage. The bytes of that file would be read as
     features. No link is followed here.
     """
     root: Any = file
@@ -268,7 +268,7 @@ def _holds_its_columns(file: h5py.File) -> bool:
 
 
 def begun_id(path: Path) -> str | None:
-    """Return the data set's id in a features file or its .part, or None without one."""
+    """Return the data set's id in a features file or its .part; None without both."""
     for place in (path, path.with_name(path.name + ".part")):
         with suppress(FormatError, OSError, KeyError), open_h5(place)[0] as file:
             return str(file.attrs["dataset_id"])
@@ -295,7 +295,7 @@ def open_features(path: str | Path) -> FeaturesFile:
     ------
     FormatError
         If the file is missing, is not HDF5, was changed after it was written, has
-        another schema version, or is not finished.
+        a different schema version, or is not finished.
     """
     file, complete = open_h5(path)
     try:
@@ -328,9 +328,10 @@ def open_features(path: str | Path) -> FeaturesFile:
 
 
 def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> FeaturesFile:
-    """Open a features file that a user names for the same rows.
+    """Open the features file that a user gives as `--same-data-as`.
 
-    Raises FormatError for another number of rows, or for another id if one is given.
+    Raises FormatError if its number of rows or, unless `dataset_id` is None, its id
+    differs.
     """
     file = open_features(path)
     if dataset_id in (None, file.dataset_id) and file.n_rows == n_rows:

@@ -24,16 +24,15 @@ from dphead_extract.items import (
 
 # columns in the order of a block's digest
 _ROW_COLUMNS = ("features", "labels", "valid", "split", "group", "row_digest")
-# values of a column that the file lacks; 0 for the other columns
+# values of a column that was not given; 0 for the columns that are missing here
 _DEFAULTS = {"labels": -1, "valid": 1, "group": UNGROUPED}
 
 
 @dataclass
 class Header:
-    """Hold the facts that are known before the first row.
+    """Hold the sizes and attributes of a features file, known before the first row.
 
-    These facts are the sizes, the public attributes, and everything else that two runs
-    must share (`config`).
+    `config` has everything else that a resumed run must repeat.
     """
 
     n_rows: int
@@ -57,7 +56,7 @@ class Header:
     def identity(self) -> dict[str, Any]:
         """Return the whole configuration, without the random id and salt.
 
-        A first run draws id and salt.
+        The first run draws the id and the salt.
         """
         apart = ("config", "dataset_id", "salt")
         own = {k: v for k, v in vars(self).items() if k not in apart}
@@ -65,7 +64,7 @@ class Header:
 
     @property
     def n_classes(self) -> int:
-        """Return the number of classes; without class names, every int32 is a class."""
+        """Return the number of classes, or the largest int32 without class names."""
         names = self.class_names
         return np.iinfo(np.int32).max if names is None else len(names)
 
@@ -101,10 +100,11 @@ def group_ids(groups: Any, n_rows: int) -> GroupIds:
     Parameters
     ----------
     groups : array, column or list
-        Names of groups: strings or numbers, with the same meaning in every format. A
+        Names of groups: strings or numbers, which get the same id in every format. A
         row with a missing value (None, NaN, pandas' NA, a masked item, "") is a group
-        of one row. The value -1 names a group. Ids of a features file (`GroupIds`)
-        stay as they are. Rounded numbers are taken for other people, without an error.
+        of one row. The value -1 names a group. Ids of a features file (`GroupIds`) are
+        returned unchanged. A rounded number gets the id of another person, without an
+        error.
     n_rows : int
         Number of rows.
 
@@ -171,7 +171,7 @@ def check_ids(ids: np.ndarray) -> None:
 def check_dataset_id(dataset_id: str | None) -> None:
     """Raise FormatError unless the id is None or 32 lower-case hexadecimal digits.
 
-    A digest would be longer.
+    A sha256, which could identify private data, is longer and therefore refused.
     """
     if dataset_id is not None and not re.fullmatch(r"[0-9a-f]{32}", dataset_id):
         raise FormatError(
@@ -212,7 +212,7 @@ def prepare_block(
     Returns
     -------
     dict
-        All columns. Labels outside the classes are -1, and invalid rows are zero.
+        All columns. Labels outside the classes become -1, and invalid rows zero.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Seal a features file by a digest of all bytes outside the columns.
 
-HDF5 trusts what it reads: one changed bit in the type of an attribute can crash the
-interpreter. Therefore the bytes of the file's structure and attributes are compared
+HDF5 does not check what it reads: one changed bit in the type of an attribute can crash
+the interpreter. Therefore the bytes of the file's structure and attributes are compared
 with their digest before HDF5 reads them. `/block_digest` has the digests of the rows. A
 seal finds damage. It does not stop a forger, who can also make a seal.
 """

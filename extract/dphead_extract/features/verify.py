@@ -1,7 +1,7 @@
-"""Check the private content of a features file, on the data holder's own screen.
+"""Check the private content of a features file, for the data holder only.
 
 All functions here read private values without noise. The guarantee does not cover their
-results. Read them, but never publish them.
+results, so never publish them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dphead_extract.items import UNGROUPED, text_group
 
 # texts that other software writes for a missing value
 _LIKE_MISSING = ("NA", "N/A", "#N/A", "NaN", "nan", "None", "null", "NULL", "<NA>")
-# rows, and sets of equal images, that each problem shows; choices, not measured
+# most rows, and most sets of equal images, shown per problem; choices, not measured
 _SHOWN_ROWS = 5
 _SHOWN_SETS = 20
 # Largest share of the rows' squared length in one column. With more, `auto` lost 4 to
-# 30 points (single fits).
+# 30 points of accuracy (single fits).
 _ALMOST_ALL = 0.999
 
 
@@ -59,14 +59,14 @@ def verify(path: str | Path) -> list[str]:
         return _told(found, file)
 
 
-# a problem, and the ordinals of its rows, or sets of equal rows; None if no row has it
+# a text, and the indices of its rows or of sets of equal rows; None: no rows to list
 _Problem = tuple[str, np.ndarray | list[np.ndarray] | None]
 
 
 def _told(problems: Iterable[_Problem], file: FeaturesFile) -> list[str]:
     """Return problems as text, with the first rows by name if names are known.
 
-    Problems without rows are omitted.
+    Problems with an empty list of rows are omitted.
     """
     names, told = read_names(file.path, file.n_rows), []
     lead = "rows " if names is None else ""
@@ -93,8 +93,8 @@ def _named(equal: np.ndarray, names: list[str] | None) -> str:
 def check_blocks(file: FeaturesFile) -> None:
     """Raise FormatError if a row changed since it was written.
 
-    Call this function before a charge, because a damaged row would otherwise train the
-    head without notice.
+    Call this function before a charge. Otherwise a head could be trained on damaged
+    rows without notice.
     """
     for start, block, sound in blocks(file):
         if not sound:
@@ -145,16 +145,16 @@ def sound_blocks(
 
 
 def hidden_columns(squares: np.ndarray) -> str:
-    """Return a text on a column that hides all others, or "".
+    """Return a warning if one column dominates the length of the rows, else "".
 
-    `squares` (d,) has the sum of squares of each column. Rows of norm 1 hardly show the
-    other columns then.
+    `squares` (d,) has the sum of squares of each column. After scaling to norm 1, the
+    other columns would be nearly zero.
     """
     if len(squares) < 2 or not squares.max() > _ALMOST_ALL * squares.sum():
         return ""
     return (
         f"column {squares.argmax()} has over 99.9 % of the squared length of all rows, "
-        "so that a head hardly sees the other columns: divide the columns by public "
+        "so a head can hardly use the other columns: divide the columns by public "
         "constants"
     )
 
@@ -165,7 +165,7 @@ def _blocks(file: FeaturesFile) -> Iterator[_Problem]:
         squares += np.square(block["features"], dtype=np.float64).sum(axis=0)
         if not sound:
             text = (
-                f"rows {start} to {start + len(block['valid']) - 1} are not as they "
+                f"rows {start} to {start + len(block['valid']) - 1} changed since they "
                 "were written (their digest does not match)"
             )
             yield text, None
@@ -177,7 +177,7 @@ def _labels(file: FeaturesFile) -> Iterator[_Problem]:
     if not file.valid.any():
         yield "no row is valid", None
     else:
-        what = "rows kept as masked (unreadable, or not finite)"
+        what = "masked rows (unreadable, or not finite)"
         yield what, np.flatnonzero(~file.valid)
     if file.class_names is None:
         if (file.labels >= 0).any():
@@ -186,14 +186,14 @@ def _labels(file: FeaturesFile) -> Iterator[_Problem]:
         yield "no row has a label", None
     else:
         outside = (file.labels < 0) | (file.labels >= len(file.class_names))
-        text = "rows without a label, or with one outside the classes"
+        text = "rows without a label, or with a label outside the classes"
         yield text, np.flatnonzero(outside)
 
 
 def _images(file: FeaturesFile) -> Iterator[_Problem]:
     """Report images that occur in several rows.
 
-    People of a table may well have equal values, so its rows are not compared.
+    Rows of a table are not compared, because different people may have equal values.
     """
     if "schema" in file.config["transform"]:
         return
@@ -208,7 +208,7 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
         groups = np.where(file.group < 0, -1 - ordinals, file.group)
         found["in two groups"] = _in_two(keys, groups, real)
     twice = _in_two(keys, ordinals, real)
-    found["that stand twice"] = np.setdiff1d(twice, np.concatenate([*found.values()]))
+    found["in several rows"] = np.setdiff1d(twice, np.concatenate([*found.values()]))
     for where, rows in found.items():
         ordered = rows[np.argsort(keys[rows], kind="stable")]
         starts = np.flatnonzero(np.diff(keys[ordered])) + 1
@@ -217,15 +217,15 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _groups(file: FeaturesFile) -> Iterator[_Problem]:
-    """Report rows without a split, and groups that are doubtful or in two splits.
+    """Report rows without a split, and groups named "NA" or in two splits.
 
     Rows of a group "NA" count as one person, so a group cap leaves most of them out.
     """
     if int(file.split.max(initial=0)) >= len(file.split_names):
-        yield "split codes beyond split_names", None
+        yield "split indices beyond split_names", None
     elif file.split_names[-1] == "none":
         rows = np.flatnonzero(file.split == len(file.split_names) - 1)
-        yield "rows in no split, which no fit on a split uses", rows
+        yield "rows in no split, which a fit on a split does not use", rows
     if file.group is None:
         return
     for name in _LIKE_MISSING:
@@ -236,7 +236,7 @@ def _groups(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _in_two(keys: np.ndarray, split: np.ndarray, use: np.ndarray) -> np.ndarray:
-    """Return the ordinals of used rows with a key that is in more than one split."""
+    """Return the indices of used rows with a key that is in more than one split."""
     rows = np.flatnonzero(use)
     pairs = np.stack([keys[rows], split[rows]], 1).astype(np.int64)
     pairs = np.unique(pairs, axis=0)

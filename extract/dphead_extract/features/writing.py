@@ -175,10 +175,10 @@ class FeaturesWriter:
             )
 
     def _create(self) -> None:
-        """Fill the .part with room for all rows, and note where each column lies."""
+        """Allocate all rows in the .part, and store the position of each column."""
         try:
-            # HDF5 ignores the "open for writing" mark in its oldest file layout. So the
-            # file of a killed run opens again.
+            # In its oldest file layout, HDF5 ignores the mark "open for writing", so
+            # the file of a killed run can be opened.
             with h5py.File(
                 self._opened(),
                 "w",
@@ -201,9 +201,9 @@ class FeaturesWriter:
             raise self._full(error) from error
 
     def _opened(self) -> Path:
-        """Return a path of the locked file, even if a link now has the file's name.
+        """Return a path to the locked file, even if a link has replaced its name.
 
-        Without /proc, as on macOS, return its name.
+        Without /proc, as on macOS, return the name.
         """
         assert self._file is not None
         path = Path(f"/proc/self/fd/{self._file.fileno()}")
@@ -242,7 +242,7 @@ class FeaturesWriter:
             If the block has a wrong shape, or a valid row is not finite in the file's
             dtype.
         ResumableError
-            If the disk does not take the block.
+            If the block cannot be written to the disk.
         """
         start, stop = self.next_block()
         block = prepare_block(features, columns, self.header, stop - start)
@@ -381,13 +381,13 @@ def write_features(
     features : (n, d) float
         float16 stays float16. Every other dtype becomes float32.
     labels : (n,) int, optional
-        Positions of classes; -1 for none.
+        Class indices; -1 for none.
     class_names : sequence of str, optional
         Names of the classes. They count as declared public.
     valid : (n,) bool, optional
         False for masked rows.
     split : (n,) int, optional
-        Codes into `split_names`.
+        Indices into `split_names`.
     split_names : sequence of str, default ("all",)
         Names of the splits.
     group : (n,) texts or numbers, optional
@@ -403,8 +403,8 @@ def write_features(
     Raises
     ------
     FormatError
-        If the file exists with another configuration, the arrays do not fit together,
-        labels or groups are of another dtype, or a group may be a rounded number.
+        If the file exists with a different configuration, the arrays differ in length,
+        labels or groups have an invalid dtype, or a group may be a rounded number.
     """
     features = np.asarray(features)
     if features.ndim != 2:
@@ -452,7 +452,7 @@ def _columns(n_rows: int, **given: Any) -> dict[str, np.ndarray]:
     if "labels" in columns and columns["labels"].dtype.kind not in "iub":
         raise FormatError(
             f"`labels` must be integers, got {columns['labels'].dtype}. Use the "
-            "position of the row's class, or -1."
+            "index of the row's class, or -1."
         )
     if "group" in columns:
         check_exact(given["group"])

@@ -50,7 +50,7 @@ def _source(
     split_names: list[str],
     declared: SourceOptions,
 ) -> Source:
-    """Return a Source from the arrays of a split and their columns."""
+    """Return a Source of the declared split's rows of the arrays and columns."""
     rows, said = interpreted(
         columns, len(arrays), declared.classes, split_names, declared.split
     )
@@ -85,7 +85,8 @@ def read_idx(path: Path) -> np.ndarray:
     Raises
     ------
     ExtractError
-        If the file is damaged, of another type, or not as long as its header says.
+        If the file is damaged, its numbers are not 8-bit, or its length does not match
+        its header.
     """
     check_ends(path)
     try:
@@ -164,7 +165,8 @@ def _open_idx(path: Path, declared: SourceOptions) -> Source | None:
 def _open_cifar(path: Path, declared: SourceOptions) -> Source | None:
     """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None.
 
-    The source has the binary files of a folder, with batches in order.
+    Batches are in their order. Labels of CIFAR-100 are the fine labels. None means that
+    the folder has no such files.
     """
     for kind, (train, test, label_bytes) in _CIFAR.items():
         files = {

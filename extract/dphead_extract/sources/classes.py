@@ -38,7 +38,7 @@ _SPLIT_NAMES = ("train", "validation", "test", "none")
 
 
 def class_names(text: str) -> list[str]:
-    """Return the classes of "a,b,c", "10" ("0" to "9") or "@file", a name per line.
+    """Read the class names in "a,b,c", "10" ("0" to "9") or "@file" (one per line).
 
     Raises ExtractError if a name is empty or repeated.
     """
@@ -58,7 +58,7 @@ def class_names(text: str) -> list[str]:
 
 @dataclass
 class Classes:
-    """Hold how the classes were declared.
+    """Hold the declaration of the classes.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class Classes:
     def encode(
         self, labels: Sequence[Any] | np.ndarray | None, n_rows: int
     ) -> tuple[np.ndarray, list[str] | None, str]:
-        """Return class codes, class names, and how the classes were declared.
+        """Return class indices, class names, and how the classes were declared.
 
         The name of a label (`name_of`) selects the class: the number 2 is the class
         "2", not the third class. A missing label has no class, and -1 has none unless a
@@ -121,7 +121,7 @@ class Classes:
         Returns
         -------
         (n_rows,) int32
-            Class positions; -1 for none.
+            Class indices; -1 for none.
         list of str or None
             The class names.
         str
@@ -130,8 +130,8 @@ class Classes:
         Raises
         ------
         ExtractError
-            If classes must be declared, a label is not a declared class, or two class
-            names differ only by white space around them.
+            If there are labels but no declared classes, a label is not a declared
+            class, or two class names differ only by white space around them.
         """
         declared = "classes-flag" if self.names is not None else ""
         if labels is None or self.ignore_labels:
@@ -151,7 +151,7 @@ class Classes:
                 "A,B,C (names), --classes N (number of classes), --ignore-labels or, "
                 "for image folders, --folder-names-are-public."
             )
-        # white space around a name does not count, as in a label
+        # ignore white space around a class name, as for a label
         index = {name_of(name): code for code, name in enumerate(names or [])}
         if None in index or len(index) != len(names or []):
             raise ExtractError(
@@ -226,10 +226,10 @@ def split_doubts(counts: Mapping[str, int]) -> list[str]:
 def _split_codes(
     values: Sequence[Any] | np.ndarray | None, n_rows: int, names: Sequence[str]
 ) -> np.ndarray:
-    """Return each row's code (n_rows,) among the public split names.
+    """Return each row's index in the public split names, uint8 (n_rows,).
 
-    The result depends only on the row's own value: a string, or 0, 1 and 2 for train,
-    test and validation, or -1 for none. The last name stands for a row without a split.
+    The index depends only on the row's own value: a string, or 0, 1 and 2 for train,
+    test and validation, or -1 for none. The last name means a row without a split.
     Raises ExtractError for another value, and for booleans: True could mean training or
     test rows.
     """
@@ -260,13 +260,13 @@ class Roles:
     Attributes
     ----------
     labels : (n,) int32
-        Class positions; -1 for none, or for a label outside the classes.
+        Class indices; -1 for none, or for a label outside the classes.
     class_names : list of str or None
         The public classes.
     classes_declared : str
         How the classes were declared.
     split : (n,) uint8
-        Codes into `split_names`.
+        Indices into `split_names`.
     split_names : list of str
         Names of the splits.
     group : (n,) int64 or None
@@ -295,7 +295,7 @@ def interpreted(
     Parameters
     ----------
     columns : mapping
-        The columns that there are, by role: "label", "split", "group".
+        The existing columns, by role: "label", "split", "group".
     n_rows : int
         Number of rows.
     classes : Classes
@@ -308,14 +308,14 @@ def interpreted(
     Returns
     -------
     (k,) int
-        Ordinals of the rows that are kept.
+        Indices of the rows that are kept.
     Roles
         The classes, splits and groups of these rows.
 
     Raises
     ------
     ExtractError, FormatError
-        For a split that the source does not have, or values that name nothing.
+        If the source lacks the wanted split, or a label, split or group is invalid.
     """
     rows, kept = np.arange(n_rows), dict(columns)
     split = _split_codes(columns.get("split"), n_rows, split_names)
@@ -345,7 +345,7 @@ def interpreted(
 def alike_groups(names: Iterable[str]) -> list[str]:
     """Return a private warning about ids that differ only by case or leading zeros.
 
-    A spreadsheet turns 007 into 7, which then is another person. The line is private.
+    For example, a spreadsheet turns 007 into 7, which then counts as another person.
     """
     alike: dict[str, set[str]] = {}
     for name in names:
@@ -359,7 +359,7 @@ def alike_groups(names: Iterable[str]) -> list[str]:
     some = "; ".join(" and ".join(map(repr, same[:3])) for same in found[:3])
     more = "; ..." if len(found) > 3 else ""
     return [
-        "groups that differ only by case or leading zeros are different people: "
+        "ids that differ only by case or leading zeros are different groups: "
         f"{len(found)} ({some}{more})"
     ]
 

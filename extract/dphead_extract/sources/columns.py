@@ -31,7 +31,7 @@ class Columns:
         Columns of embeddings: names, or patterns such as "emb_*". Default: all columns
         without another role, or the array "features" of an .npz.
     path, image : str or None
-        Column with the paths of image files. Column with the bytes of images.
+        Column with the paths of image files, and column with the bytes of images.
     label, group, split : str or None
         Default: the column of that name or of its plural, if the file has one.
     width : int or None
@@ -81,8 +81,8 @@ class Columns:
     def roles(self, names: Sequence[str], path: Path) -> dict[str, str]:
         """Return the columns of labels, groups and splits that the file has, by role.
 
-        Raises ExtractError if a declared column is missing, or if no column is declared
-        for a role, and several columns or one in capitals could have it.
+        Raises ExtractError if a declared column is missing, or if several columns, or a
+        column in capitals, could have a role for which no column is declared.
         """
         found = {role: self.declared[role] for role in ROLES if role in self.declared}
         check_columns([*found.values()], names, path)

@@ -83,15 +83,15 @@ def open_table(path: Path, declared: SourceOptions) -> Source | None:
     declared : SourceOptions
         Its columns name the column of paths or of images (default "path" or "image"),
         and the columns of labels, groups and splits. Paths are relative to the table.
-        Images are bytes, or
-        bytes and a path as `datasets` stores them. Without a column of splits, the name
-        of the file, or of its folder, is the split of an image.
+        Images are bytes, or bytes and a path as `datasets` stores them. Without a
+        column of splits, the name of the file, or of its folder, is the split of an
+        image.
 
     Raises
     ------
     ExtractError
-        If the files differ in columns, types or class names, a column is missing, or a
-        line is wrong.
+        If the files differ in column types or class names, a column is missing, or a
+        line has no path.
     """
     columns = declared.columns
     files = table_files(path, columns)
@@ -120,7 +120,7 @@ def _dataset(
     first, root = tables[0], path if path.is_dir() else path.parent
     roles = declared.columns.roles(first.schema.names, first.path)
     for table in tables:
-        # labels are positions in the classes, which all files have in one order
+        # not labels: all files must have the same class names, so indices suffice
         table.name_items(name for role, name in roles.items() if role != "label")
     for role, name in roles.items():
         check_role(role, first.schema.field(name).type, first.path)
@@ -138,7 +138,7 @@ def _dataset(
             "of images. Type --columns image=NAME, or path=NAME for paths."
         )
     classes = _agreed(declared.classes, header)
-    # if the classes are declared by their number, positions are their names
+    # if the classes are declared by their number, indices are their names
     counted = classes.names == [str(i) for i in range(len(header or []))]
     names = [] if counted else header or []
     rows: list[Row] = []
@@ -208,7 +208,7 @@ def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
 
 
 def _on_disk(root: Path, name: str) -> str:
-    """Return a path of a table, with "/" for the "\\" of a path of Windows.
+    """Return a path in a table, with each "\\" of a Windows path replaced by "/".
 
     A file whose name has a "\\" keeps its name.
     """
@@ -225,9 +225,9 @@ def _facts(table: TableFile, image: str, roles: dict[str, str]) -> list[Any]:
 
 
 def _agreed(classes: Classes, said: list[str] | None) -> Classes:
-    """Return the declared classes, in the header's order if it has names.
+    """Return the declared classes, checked against the header's class names.
 
-    Numbers are then positions in that order. --folder-names-are-public declares the
+    Numbers are indices into these names. --folder-names-are-public declares the
     header's names. Raises ExtractError if the declared names differ from the header's.
     """
     if said is None:
@@ -260,7 +260,7 @@ def _cells(table: TableFile, names: Sequence[str | None]) -> Iterator[tuple[Any,
     for part in table.read(wanted, _ROWS_TOGETHER):
         missing = [None] * part.num_rows
         for column in part.columns:
-            # only groups can be floats; a label set is a list
+            # only groups can be floats, because `check_role` refuses other floats
             if pa.types.is_floating(column.type):
                 check_exact(column)
         read = [
@@ -273,8 +273,8 @@ def _cells(table: TableFile, names: Sequence[str | None]) -> Iterator[tuple[Any,
 class _Images:
     """Read the bytes of images by their row's name.
 
-    Reads are fast in the order of the rows: a file is read from its beginning up to the
-    row.
+    Reads are fast in the order of the rows. A read of an earlier row starts again at
+    the beginning of its file.
     """
 
     def __init__(self, tables: Sequence[TableFile], column: str) -> None:

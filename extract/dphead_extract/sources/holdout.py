@@ -1,7 +1,7 @@
 """Choose test images by a keyed hash of the name of each group or image.
 
-The key is fixed and public. So every extraction of the same images gives the same
-split, and a row's values do not decide how another row is split. Arrays have no names:
+The key is fixed and public. Every extraction of the same images therefore gives the
+same split, and a row does not affect how another row is split. Arrays have no names:
 their rows are named by position, which `record` states.
 """
 
@@ -42,7 +42,7 @@ class Holdout:
 
     @classmethod
     def parse(cls, text: str) -> Holdout:
-        """Return what a text such as "0.2" or "0.2:groups" describes.
+        """Read a text such as "0.2" or "0.2:groups".
 
         Raises ExtractError for another text.
         """
@@ -76,7 +76,7 @@ class Holdout:
         return {"holdout": facts}
 
     def split_names(self, grouped: bool, names: list[str]) -> list[str]:
-        """Return the splits of a source that has the splits `names`.
+        """Return the splits train and test, or `names` if no test images are set apart.
 
         Raises ExtractError if groups are required and missing, or if the source has
         splits.
@@ -119,7 +119,7 @@ class Holdout:
 
 
 def _draw(text: str) -> float:
-    """Return a number from 0 to 1 that depends on the text only."""
+    """Return a pseudorandom number from 0 to 1 that depends only on the text."""
     data = text.encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(data, digest_size=8, key=_KEY).digest()
     return int.from_bytes(digest, "big") / 2**64

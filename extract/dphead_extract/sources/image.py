@@ -1,6 +1,7 @@
 """Define a source of images.
 
-Nothing here may read another row. `opening` opens the source that a user names.
+No row may affect how another row is decoded. `opening` opens the source that a user
+names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MISSING = "the file does not exist"  # why a row is unreadable
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Hold what a user declares of a source (`opening.open_source`)."""
+    """Hold the user's declarations about a source (`opening.open_source`)."""
 
     classes: Classes
     split: str
@@ -42,8 +43,8 @@ class SourceOptions:
 class DeepImages:
     """Record how much of their range gray images of more than 8 bits use.
 
-    The result is private. It may only be told to the data holder: a range that is
-    chosen by the images would depend on them.
+    The result is private, for the data holder only. It never changes the range, which
+    must not depend on the images.
     """
 
     count: int = 0
@@ -56,7 +57,7 @@ class DeepImages:
             self.highest = max(self.highest, level)
 
     def doubts(self) -> list[str]:
-        """Return a line if all the images are darker than half of their range."""
+        """Return a warning if all images are darker than half of their range."""
         if not self.count or self.highest > _HALF_OF_LEVELS:
             return []
         return [
@@ -88,15 +89,15 @@ class Source(Roles):
         Numbers of files, members or rows of the source that are left out, by reason;
         private.
     doubts : list of str
-        Lines about rows that may mean something else than was read; private.
+        Warnings about rows that may have been misread; private.
     missing : sequence of int
         Rows without an image file.
     first : int
         Number of row 0 in the source that this is a part of.
     layout : str
-        How paths were read; "" without a layout.
+        The layout by which paths were read; "" without a layout.
     pixels : PixelRange
-        What is declared of the images' samples.
+        Declared range of the images' samples.
     """
 
     kind: str
@@ -148,7 +149,7 @@ class Source(Roles):
             return self.read(row)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        # a disk's error or a damaged table: no bytes, so the row is unreadable
+        # for a disk error or a damaged table: no bytes, so the row is unreadable
         except Exception:
             return b""
 
@@ -164,13 +165,13 @@ class Source(Roles):
     def forms(
         self, raw: np.ndarray | bytes | None, image: np.ndarray
     ) -> list[np.ndarray]:
-        """Return the arrays by which an index of images knows a row.
+        """Return the arrays whose digests identify a row's image in the index.
 
         `image` is the decoded row. The first form has the canonical pixels. They are
         equal for all lossless copies of an image: gray or RGB with equal channels, 8
-        bits or more. The other forms are those by which earlier versions of dphead
-        stored an image. All forms ignore the declared range. Otherwise the same images
-        under another range would be a new data set with a new budget.
+        bits or more. Earlier versions of dphead stored digests of the other forms. All
+        forms ignore the declared range. Otherwise the same images under another range
+        would be a new data set with a new budget.
         """
         assert raw is not None  # a decoded image has bytes
         levels: np.ndarray | None = image
@@ -194,9 +195,9 @@ class Source(Roles):
     def highest_level(
         self, raw: np.ndarray | bytes | None, image: np.ndarray
     ) -> int | None:
-        """Return the highest of 256 levels of a gray image of more than 8 bits.
+        """Return the highest level (0 to 255) of a gray image of more than 8 bits.
 
-        Return None for another image, or with a declared range.
+        Return None for other images, or with a declared range.
         """
         if raw is None or image.ndim == 3 or self.pixels != PixelRange():
             return None

@@ -38,7 +38,7 @@ _SYSTEM_FOLDERS = (
     *("__macosx", "lost+found", "system volume information"),
 )
 _EXAMPLES = "class, split/class, any/class or any/split/class"
-# name, bytes, label, split and group of an image; None if the source does not have it
+# name, size in bytes, label, split and group of an image; None if the source lacks it
 Row = tuple[str, int, Any, Any, Any]
 
 
@@ -106,8 +106,8 @@ class Layout:
         return [
             *split_doubts(unknown),
             f"images in {len(below)} folders below --layout {self}, whose names have "
-            f"no meaning: {below.total()} ({some}). If they are not copies, type "
-            f"--layout {self}/any. If they are people, write a table with groups",
+            f"no meaning: {below.total()} ({some}). If the images are not copies, type "
+            f"--layout {self}/any. If a folder is a person, write a table with groups",
         ]
 
 
@@ -190,7 +190,7 @@ def list_rows(
 
 
 def _check_found_classes(source: Source, declared: SourceOptions) -> None:
-    """Raise ExtractError if no path fits the layout, or splits look like classes.
+    """Raise ExtractError if no image has a class, or a class is named like a split.
 
     The check never changes how a path is read.
     """
@@ -276,7 +276,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 def _unreadable(error: OSError) -> None:
     """Raise ExtractError for a folder that cannot be listed.
 
-    Its rows would otherwise be missing without notice.
+    Its images would otherwise be missing without notice.
     """
     raise ExtractError(
         f"The folder {error.filename!r} cannot be read ({error.strerror}). Change its "

@@ -21,7 +21,7 @@ def array_files(path: Path) -> list[Path]:
 
 @contextmanager
 def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
-    """Give the arrays of a file by name; those of an .npz are read on access.
+    """Yield a mapping of names to arrays; arrays of an .npz are read on access.
 
     An array of a folder has the name of its file: label.npy is "label".
 

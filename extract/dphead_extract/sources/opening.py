@@ -10,7 +10,7 @@
 - an .npz with arrays images, labels and optionally split, group
 - a Hugging Face dataset: Parquet files with the bytes of images
 
-Classes are never inferred from labels: they are declared, or the labels stay out.
+Classes are never inferred from labels. They are declared, or labels are not stored.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def open_source(
     classes : Classes, optional
         How the classes are declared.
     split : str or None, default "all"
-        "train", "test" or "validation" keeps the rows of that split. None is the
-        source's only split, and refuses several.
+        "train", "test" or "validation" keeps the rows of that split. None is like
+        "all", but refuses a source with several splits.
     layout : str, optional
         Meaning of the folders in the paths of images (`layout`).
     columns : Columns, optional

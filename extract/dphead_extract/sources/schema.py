@@ -22,7 +22,8 @@ from dphead_extract.items import name_of, read_column, text_group
 from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.table_files import floats, is_text
 
-# column of ones, so that a row scaled to unit norm still shows the sizes of its cells
+# column of ones, so that a row still shows how large its cells were after scaling to
+# unit norm
 _CONSTANT = "constant"
 
 
@@ -30,8 +31,8 @@ _CONSTANT = "constant"
 class _Column:
     """Declare a column: a range of numbers, or categories.
 
-    With `missing`, a cell without a value gets a column of its own. Without, its row is
-    masked.
+    With `missing`, an extra column marks cells without a value. Otherwise, the row of
+    such a cell is masked.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Schema:
     Attributes
     ----------
     declared : list of (str, JSON data)
-        Names of columns and what they were declared as. `Schema.of` reads them again.
+        Names and declared values of the columns, which `Schema.of` can read again.
     columns : dict
         The columns by name.
     """
@@ -105,17 +106,17 @@ class Schema:
         return cls(pairs, columns)
 
     def check(self, columns: Columns, kinds: Mapping[str, pa.DataType]) -> None:
-        """Raise ExtractError if features are named twice, or a type does not fit."""
+        """Raise ExtractError if `columns` names features, or a type does not fit."""
         if columns.features or columns.width:
             raise ExtractError(
-                "--schema names the features, and so does --columns features=A,B,.... "
-                "Drop one of the two."
+                "--schema and --columns features=A,B,... both name the features. Drop "
+                "one of the two."
             )
         for name, column in self.columns.items():
             kind = kinds.get(name, pa.string())
             number = column.range is not None
             fits = is_text(kind) or pa.types.is_integer(kind)
-            # True has other names in other tables: "True", "true", "1"
+            # refuse booleans, which are "True", "true" or "1" in other tables
             if not fits and not (number and pa.types.is_floating(kind)):
                 what = "numbers" if number else "text or whole numbers"
                 raise ExtractError(

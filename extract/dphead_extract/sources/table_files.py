@@ -47,8 +47,8 @@ class TableFile:
     schema : pyarrow.Schema
         The columns and their types.
     separator : str
-        The separator of a CSV or TSV: a comma, semicolon or tab. The one by which the
-        header has the most names. "" for other files.
+        The comma, semicolon or tab that splits the header of a CSV or TSV into the most
+        names; "" for other files.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class TableFile:
     def class_names(self, column: str | None) -> list[str] | None:
         """Return the names of a Hugging Face column of class labels, or None.
 
-        The column's numbers are positions in this list. Raises ExtractError if the
+        The column's numbers are indices into this list. Raises ExtractError if the
         header has no such list for them.
         """
         try:
@@ -91,10 +91,9 @@ class TableFile:
         return None
 
     def name_items(self, columns: Iterable[str]) -> None:
-        """Read columns of class labels as their names from now on.
+        """Make `read` return names instead of indices for columns of class labels.
 
-        A position means another item under another list of names, such as that of next
-        year's file.
+        An index means a different item in a file with a different list of names.
         """
         for column in columns:
             place, names = self.schema.get_field_index(column), self.class_names(column)
@@ -144,7 +143,7 @@ class TableFile:
             yield from held
 
     def _items(self, table: pa.Table, column: str) -> pa.ChunkedArray:
-        """Return the names of the positions in a column; null for -1 or null."""
+        """Return the names for the indices in a column; null for -1 or null."""
         names = self._named[column]
         places = table.column(column).cast(pa.int64())
         places = _pc.if_else(_pc.equal(places, -1), None, places)
@@ -167,9 +166,9 @@ class TableFile:
                 f"{str(self.path)!r} has a line of more than {MAX_LINE_BYTES} bytes."
             )
         return ExtractError(
-            f"line {line} of {str(self.path)!r} has another number of cells than the "
-            "header, or a quote that is not closed (empty lines do not count). Mend "
-            "the line in a text editor."
+            f"line {line} of {str(self.path)!r} (without empty lines) has more or "
+            "fewer cells than the header, or a quote that is not closed. Correct the "
+            "line in a text editor."
         )
 
     @contextmanager
@@ -203,8 +202,8 @@ class TableFile:
     def _header(self, separators: str) -> list[str]:
         """Return the names in the first line of a CSV, and note the separator.
 
-        Raises ExtractError if the line is a row of numbers, not a header. Numbers that
-        count up can name columns.
+        Raises ExtractError if the line is a row of numbers, not a header. Increasing
+        whole numbers are accepted as names of columns.
         """
         self.separator = separators[0]
         with self.path.open("rb") as file:
@@ -417,7 +416,7 @@ def floats(
     Raises
     ------
     ExtractError
-        For a text such as 0,5 or 1'000: each reader would see another number.
+        For a text such as 0,5 or 1'000, which programs read as different numbers.
     """
     if width is None:
         return _numbers(column, where)[:, None]

@@ -37,7 +37,7 @@ class Table:
     columns : tuple of str
         Names of the features' columns; empty if the features are one array.
     roles : tuple of str
-        The roles that the file has.
+        The roles ("label", "group", "split") for which the file has a column.
     read : callable
         Takes (rows, with_features) and yields blocks of that many rows, by role.
         Features are (k, n_features) under "features", with NaN for a missing entry.
@@ -54,7 +54,7 @@ class Table:
 
 
 class _Arrays:
-    """Give named arrays as a table, with the features as a column of lists."""
+    """Present named arrays as a table, with the features as a column of lists."""
 
     separator = ""
 

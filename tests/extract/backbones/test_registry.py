@@ -305,7 +305,7 @@ def test_config_json_of_another_model_is_told_or_refused(hub):
     (hub / "config.json").write_text(text.replace("test_resnet", "test_vit"))
     beside = {"weights": hub / "model.safetensors", "model_args": {"num_classes": 7}}
     backbone = load_backbone(BackboneOptions("test_resnet", **beside), (0, 0), True)
-    assert "is not of test_resnet" in backbone.note
+    assert "is not for test_resnet" in backbone.note
     assert backbone.transform["mean"] != HUB["mean"]
     with pytest.raises(ExtractError, match=r"needs a config\.json of timm"):
         load_backbone(BackboneOptions("test_resnet", weights=hub), (0, 0), True)

@@ -125,7 +125,7 @@ def test_written_arrays_come_back(tmp_path):
         assert_array_equal(file.group, group_ids(group, 50))
         assert (file.labels.dtype, file.group.dtype) == (np.int32, np.int64)
         assert file.dataset_id == made and len(made) == 32
-    problem = "rows without a label, or with one outside the classes: 2 (rows 3, 4)"
+    problem = "rows without a label, or with a label outside the classes: 2 (rows 3, 4)"
     assert verify(path) == [problem]
 
 
@@ -196,7 +196,7 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
         assert not file.valid[5]
         assert not file.features[5].any()
     assert verify(tmp_path / "b.h5") == [
-        "rows kept as masked (unreadable, or not finite): 1 (rows 5)"
+        "masked rows (unreadable, or not finite): 1 (rows 5)"
     ]
     with pytest.raises(FormatError, match="float32"):
         write_features(tmp_path / "c.h5", np.full((2, 2), 1e6), dtype="float16")
@@ -281,7 +281,7 @@ def test_verify_finds_a_changed_value(tmp_path):
     with h5py.File(tmp_path / "f.h5", "r+") as file:
         file["features"][20, 0] = np.inf
     problems = verify(tmp_path / "f.h5")
-    assert problems[0].startswith("rows 16 to 31 are not as they were written")
+    assert problems[0].startswith("rows 16 to 31 changed since they were written")
 
 
 def test_a_part_of_a_file_has_the_group_ids_of_the_file(tmp_path):

@@ -20,7 +20,7 @@ def test_equal_images_are_reported_within_a_split(tmp_path):
     assert verify(tmp_path / "f.h5") == [
         "equal images in two classes: 2 (rows 4 = 9)",
         "equal images in two groups: 4 (rows 2 = 7, 10 = 11)",
-        "equal images that stand twice: 2 (rows 1 = 5)",
+        "equal images in several rows: 2 (rows 1 = 5)",
     ]
 
 

@@ -228,8 +228,8 @@ def test_people_whose_ids_differ_by_zeros_or_case_are_told_in_every_format(tmp_p
     parquet.write_table(table, tmp_path / "i.parquet")
     table = pa.table({"x": np.ones(n), "group": GROUPS})
     csv.write_csv(table, tmp_path / "f.csv")
-    expected = ["groups that differ only by case or leading zeros are different"]
-    expected = [f"{expected[0]} people: 2 ('007' and '7'; 'PERSON-1' and 'person-1')"]
+    expected = ["ids that differ only by case or leading zeros are different"]
+    expected = [f"{expected[0]} groups: 2 ('007' and '7'; 'PERSON-1' and 'person-1')"]
     for name in ("i.npz", "i.csv", "i.parquet"):
         assert open_source(tmp_path / name).doubts == expected
     for name in ("f.npz", "f.csv"):
