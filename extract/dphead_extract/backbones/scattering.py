@@ -35,7 +35,7 @@ from dphead_extract.errors import ExtractError
 
 # bytes of the largest intermediate of a piece; choices, not measured
 CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
-# The reference filters divide by 2 * 3.1415 * sigma^2. With pi itself every wavelet
+# kymatio, the reference, divides by 2 * 3.1415 * sigma^2. With pi itself every wavelet
 # would be 3e-5 smaller.
 _PI = 3.1415
 
@@ -237,9 +237,9 @@ def _wavelet_spectra(M: int, N: int, L: int, j: int, level: int) -> np.ndarray:
 def _lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
     """Return the matrix that averages one axis with phi[J] and samples it.
 
-    The matrix keeps every 2**J-th pixel and drops one at each end: (size / 2**J - 2,
-    size / 2**j). It acts on one axis of a signal that is already sampled every 2**j
-    pixels. `size` is the padded length at full resolution.
+    The matrix has the shape (size / 2**J - 2, size / 2**j). It keeps every 2**J-th
+    pixel and drops one at each end. It acts on one axis of a signal that is already
+    sampled every 2**j pixels. `size` is the padded length at full resolution.
     """
     sigma = 0.8 * 2 ** (J - 1)
     places = np.arange(-2 * size, 3 * size)
