@@ -432,18 +432,13 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
         yield Finding(*finding, todo)
 
 
-def unreachable(run: FinishedRun) -> str:
-    """Return a warning if the run's ledger cannot be read, or ""."""
-    path = run.report["ledger"]["path"]
-    return "" if run.fits is not None else f"the ledger {path} is not reachable"
-
-
 def notes(run: FinishedRun) -> list[str]:
     """Return notes for the reader: later fits, and what could not be checked."""
     ledger, found = run.report["ledger"], []
     if run.fits is None:
         found.append(
-            f"{unreachable(run)}, so only the report's releases were recomputed"
+            f"the ledger {ledger['path']} is not reachable, so only the report's "
+            "releases were recomputed"
         )
     elif len(run.fits) > ledger["fits"]:
         later = len(run.fits) - ledger["fits"]

@@ -78,15 +78,17 @@ def report(
 
 def note_changes(finished: Any) -> None:
     """Print what a later merge made false, and other ledgers of the images."""
-    from dphead.analysis.check import outdated, uncounted, unreachable
+    from dphead.analysis.check import outdated, uncounted
     from dphead.privacy.ledger.store import IN_MEMORY
 
     _note([*outdated(finished), *uncounted(finished)])
-    said = unreachable(finished)
-    if said and finished.report["ledger"]["path"] != IN_MEMORY:
-        said += ", so what was merged or fitted after this run is not known"
-        todo = "Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
-        say("Note", f"! {said}. {todo}", err=True)
+    path = finished.report["ledger"]["path"]
+    if finished.fits is None and path != IN_MEMORY:
+        said = (
+            f"! the ledger {path} is not reachable, so what was merged or fitted after "
+            "this run is not known. Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
+        )
+        say("Note", said, err=True)
 
 
 def _note(findings: Iterable[Any]) -> None:

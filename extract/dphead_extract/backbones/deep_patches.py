@@ -34,25 +34,18 @@ from dphead_extract.threads import one_thread
 SEED = 0  # seed of the patches; the images have a different seed
 # side of a patch (positions of a map), number of filters, and positions along an axis
 # of the output; benchmarks/results/ablation, "Patches of maps"
-SIDE, FILTERS, PLACES = 3, 512, 3
+_SIDE, FILTERS, _PLACES = 3, 512, 3
 BETWEEN = 128  # filters of a layer that is not the last; the same table
 PATCHES = 20_000  # patches for the covariance; a choice, not measured
 _WHITEN = 1.0  # added to each eigenvalue, in units of their mean; the same table
-FLOOR = 0.1  # added to the products' root mean square; a choice, not measured
-SETTINGS = {
-    "filters": FILTERS,
-    "side": SIDE,
-    "places": PLACES,
-    "whiten": _WHITEN,
-    "seed": SEED,
-}
+_FLOOR = 0.1  # added to the products' root mean square; a choice, not measured
 
 
 class DeepPatches(nn.Module):
     """Convolve ScatterNet's maps with layers of random patches.
 
     Input: (B, C, H, W), as for `first`. Output: (B, 2 * FILTERS, h, w). h and w are
-    PLACES, or less if the last layer's maps are smaller than SIDE + PLACES - 1. The
+    _PLACES, or less if the last layer's maps are smaller than _SIDE + _PLACES - 1. The
     layers process one image at a time, so that the bits of a row do not depend on its
     position in a batch.
 
@@ -70,7 +63,7 @@ class DeepPatches(nn.Module):
     Raises
     ------
     ExtractError
-        If the maps are smaller than SIDE.
+        If the maps are smaller than _SIDE.
     """
 
     def __init__(
@@ -106,14 +99,14 @@ class DeepPatches(nn.Module):
         for layer in self.layers[:-1]:
             maps = _halved(layer, maps)
         found = self.layers[-1](maps)
-        tall, wide = (min(PLACES, side) for side in found.shape[2:])
+        tall, wide = (min(_PLACES, side) for side in found.shape[2:])
         return F.adaptive_avg_pool2d(found, (tall, wide))
 
 
 class _PatchLayer(nn.Module):
     """Convolve maps with filters that are drawn from maps of synthetic images.
 
-    Input (1, channels, h, w); output (1, 2 * filters, h - SIDE + 1, w - SIDE + 1).
+    Input (1, channels, h, w); output (1, 2 * filters, h - _SIDE + 1, w - _SIDE + 1).
 
     Parameters
     ----------
@@ -126,7 +119,7 @@ class _PatchLayer(nn.Module):
     Raises
     ------
     ExtractError
-        If the maps are smaller than SIDE.
+        If the maps are smaller than _SIDE.
     """
 
     mean: torch.Tensor
@@ -136,11 +129,11 @@ class _PatchLayer(nn.Module):
 
     def __init__(self, leaves: torch.Tensor, noise: torch.Tensor, filters: int):
         super().__init__()
-        if min(noise.shape[2:]) < SIDE:
+        if min(noise.shape[2:]) < _SIDE:
             raise ExtractError(
-                f"--backbone deep-patches needs maps of at least {SIDE} x {SIDE}, got "
-                f"{noise.shape[2]} x {noise.shape[3]}. Choose a larger --image-size or "
-                "a smaller --scatter-j."
+                f"--backbone deep-patches needs maps of at least {_SIDE} x {_SIDE}, "
+                f"got {noise.shape[2]} x {noise.shape[3]}. Choose a larger "
+                "--image-size or a smaller --scatter-j."
             )
         channels = noise.transpose(0, 1).flatten(1)
         spread, mean = torch.std_mean(channels, dim=1)
@@ -153,25 +146,25 @@ class _PatchLayer(nn.Module):
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """Return the layer's responses to maps."""
         found = self._patches(maps)[0] @ self.kernels - self.offset
-        found = found / (found.square().mean(dim=1, keepdim=True).sqrt() + FLOOR)
-        sizes = [side - SIDE + 1 for side in maps.shape[2:]]
+        found = found / (found.square().mean(dim=1, keepdim=True).sqrt() + _FLOOR)
+        sizes = [side - _SIDE + 1 for side in maps.shape[2:]]
         found = found.T.reshape(1, -1, *sizes)
         return torch.cat([found.clamp_min(0), (-found).clamp_min(0)], dim=1)
 
     def _patches(self, maps: torch.Tensor) -> torch.Tensor:
-        """Return patches (n, patches, channels * SIDE**2) of normalized maps."""
+        """Return patches (n, patches, channels * _SIDE**2) of normalized maps."""
         maps = (maps - self.mean) / self.spread
-        return F.unfold(maps / spatial_norms(maps), SIDE).transpose(1, 2)
+        return F.unfold(maps / spatial_norms(maps), _SIDE).transpose(1, 2)
 
     def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
-        """Return PATCHES random patches, (PATCHES, channels * SIDE**2).
+        """Return PATCHES random patches, (PATCHES, channels * _SIDE**2).
 
         Computing all patches would need nine times the memory of the maps.
         """
-        each = math.prod(side - SIDE + 1 for side in maps.shape[2:])
+        each = math.prod(side - _SIDE + 1 for side in maps.shape[2:])
         order = np.random.default_rng(SEED).permutation(len(maps) * each)[:PATCHES]
         images, places = np.divmod(order, each)
-        drawn = torch.empty(len(order), maps.shape[1] * SIDE**2)
+        drawn = torch.empty(len(order), maps.shape[1] * _SIDE**2)
         for i in range(len(maps)):
             own = torch.from_numpy(np.flatnonzero(images == i))
             patches = self._patches(maps[i : i + 1])[0]
@@ -184,7 +177,7 @@ def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
 
     Each side of the result is half as long.
     """
-    border = [SIDE // 2] * 4  # reflect the border, so that each position has a patch
+    border = [_SIDE // 2] * 4  # reflect the border, so that each position has a patch
     found = layer(F.pad(maps, border, mode="reflect"))
     return signed_sqrt(F.avg_pool2d(found, 2))
 
@@ -243,5 +236,8 @@ class _DeepPatchesFamily(FixedFilters):
             # Finer maps are halved until they are as small as the coarsest.
             layers = 1 + max(scales) - scale
             nets.append(DeepPatches(first, colors, basis, layers))
-        between = {"between": BETWEEN} if len(nets) > 1 else {}
-        return nets, SETTINGS | between
+        recorded: dict[str, Any] = {"filters": FILTERS, "side": _SIDE}
+        recorded |= {"places": _PLACES, "whiten": _WHITEN, "seed": SEED}
+        if len(nets) > 1:
+            recorded["between"] = BETWEEN
+        return nets, recorded

@@ -5,13 +5,14 @@ import pytest
 import torch
 from dphead_extract.backbones import deep_patches
 from dphead_extract.backbones.base import BackboneOptions
-from dphead_extract.backbones.deep_patches import FLOOR, SIDE, DeepPatches
+from dphead_extract.backbones.deep_patches import DeepPatches
 from dphead_extract.backbones.registry import load_backbone
 from dphead_extract.backbones.scattering import ScatterNet
 from dphead_extract.errors import ExtractError
 
 FILTERS = 6
-PLACES = deep_patches.PLACES
+SIDE, PLACES = 3, 3  # of a patch, and of the output
+FLOOR = 0.1  # added to the root mean square
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +94,8 @@ def test_finer_scales_have_more_layers_until_all_maps_are_as_small():
     ]
     assert both.parts == ((2 * FILTERS, PLACES**2),) * 2
     settings = {"scatter_j": (1, 2), "scatter_l": 8}
-    expected = settings | {"between": 5} | deep_patches.SETTINGS
-    assert both.kwargs == expected
+    own = {"filters": FILTERS, "between": 5, "side": SIDE, "places": PLACES}
+    assert both.kwargs == settings | own | {"whiten": 1.0, "seed": 0}
     assert both.module(images(3, 1, 24)).std(dim=0).median() > 0
 
 
