@@ -202,7 +202,7 @@ def views_of(
     views : int
         Number of views. 0 returns the images unchanged.
     augment : str
-        "none" or a name of AUGMENTATIONS.
+        Name of AUGMENTATIONS; "none" without views.
     step : int
         Step of the training, which seeds the random numbers.
 
@@ -211,8 +211,8 @@ def views_of(
     Tensor of shape (k, max(views, 1), c, h, w)
         The views.
     """
-    if views == 0 or augment == "none":
-        return x[:, None].expand(len(x), max(views, 1), *x.shape[1:])
+    if views == 0:
+        return x[:, None]
     u = torch.from_numpy(uniforms(step, keys, views))
     u = u.to(x.device).flatten(0, 1)
     many = x.repeat_interleave(views, dim=0)

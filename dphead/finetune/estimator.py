@@ -1,7 +1,7 @@
 """Provide a scikit-learn classifier that trains a network on images."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -185,7 +185,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         settings = self._settings()
         network = self._network(settings, x, len(names))
         budget = (self.epsilon, self._delta(), self.relation, self.accountant)
-        target = Target(*budget, 1, True) if cap else Target(*budget)
+        target = Target(*budget, 1 if cap else None, bool(cap))
         solver, plan, _ = make_training(settings, target, facts, network)
         source = source_of_given(network.spec, names, grouped=groups is not None)
         about = About(
@@ -236,9 +236,8 @@ class DPFinetuneClassifier(PrivateClassifier):
                 f"images must have dtype uint8, got {x.dtype}. Convert images in [0, "
                 "1] with (255 * x).astype(np.uint8). Other rows need your own module."
             )
-        scale = (self.mean, self.std)
-        spec = network_spec(settings, x.shape[1:], n_classes, pixels, *scale)
-        spec = replace(spec, images=self.group_cap or 0)
+        given = (n_classes, self.group_cap, pixels, self.mean, self.std)
+        spec = network_spec(settings, x.shape[1:], *given)
         loss: NetworkLoss = self.loss or loss_of
         return Network(spec, usable_device(self.device), self.bf16, own, loss)
 

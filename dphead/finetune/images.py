@@ -118,7 +118,7 @@ def load_images(
             digests.append(index.digests(source.forms(raw, pixels)))
         image = with_channels(pixels, channels)
         pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
-        x[row] = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+        x[row] = np.atleast_3d(pixels).transpose(2, 0, 1)
     tell_left_out(reasons)
     tell_doubts([*source.doubts, *deep.doubts()])
     labels = source.labels.astype(np.int64)

@@ -6,7 +6,6 @@ gradients of their images, as for a head (`dphead.fit.run`).
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -173,10 +172,9 @@ def finetune(
 
 def _network(options: FinetuneOptions, data: Data) -> Network:
     """Return the network on this process's device."""
+    sizes = (data.shape, len(data.source.class_names), options.group_cap)
     given = (data.pixels, options.mean, options.std)
-    n_classes = len(data.source.class_names)
-    spec = network_spec(options.settings, data.shape, n_classes, *given)
-    spec = replace(spec, images=options.group_cap or 0)
+    spec = network_spec(options.settings, *sizes, *given)
     return Network(spec, _local_device(options.device), options.bf16)
 
 
@@ -397,10 +395,10 @@ def _about_lost_steps(
     """
     if found.epoch_steps == 1:
         return []
-    fits = {fit["fit_id"]: fit for fit in charged.ledger.fits()}
-    states = Counter(r["state"] for r in fits[charged.fit_id]["releases"])
+    (fit,) = (f for f in charged.ledger.fits() if f["fit_id"] == charged.fit_id)
+    committed = sum(r["state"] == "committed" for r in fit["releases"])
     lost: set[int] = set()
-    for releases in resumed_at(out, states["committed"]):
+    for releases in resumed_at(out, committed):
         done = max(0, releases - before)
         lost.update(range(done, done + -done % found.epoch_steps))
     if not lost:
@@ -440,16 +438,17 @@ def network_spec(
     settings: Settings,
     shape: tuple[int, ...],
     n_classes: int,
-    pixels: bool = True,
-    mean: Scale | None = None,
-    std: Scale | None = None,
+    group_cap: int | None,
+    pixels: bool,
+    mean: Scale | None,
+    std: Scale | None,
 ) -> NetworkSpec:
     """Return the network that the settings describe, and its inputs."""
     model = ModelSpec(**settings.of(ModelSpec))
     scale: tuple[Scale, Scale] = (0.5, 0.25)  # unused without pixels
     if pixels:
         scale = pixel_scale(model, shape[0], mean, std)
-    views = (settings.views, settings.augment)
+    views = (settings.views, settings.augment, group_cap or 0)
     return NetworkSpec(model, shape, n_classes, pixels, *scale, *views)
 
 

@@ -36,7 +36,6 @@ from dphead.solvers.settings import (
 
 _MOST_VIEWS = 2**16  # bound on views per image; chosen, not measured
 _TB21 = ("mnist", "cifar10", "cifar10-small", "sn-mnist", "sn-cifar10")
-_OWN = r"[\w.]+:\w+"  # package.module:function
 _DE22 = "De22"
 _MODEL = Setting(
     "wrn-DEPTH-WIDTH, tb21-NAME, a timm model, or package.module:function that "
@@ -107,8 +106,11 @@ _AVERAGE = replace(
     source=_DE22,
 )
 _OPTIMIZER = replace(OPTIMIZER, source=_DE22, option=True)
-_UP_TO_ONE = Range("from 0 to 1", lambda v: 0 <= v <= 1)
-_DAMPENING = Setting("Dampening of SGD's momentum, as in PyTorch.", _UP_TO_ONE, OFF)
+_DAMPENING = Setting(
+    "Dampening of SGD's momentum, as in PyTorch.",
+    Range("from 0 to 1", lambda v: 0 <= v <= 1),
+    OFF,
+)
 _WEIGHT_DECAY = replace(WEIGHT_DECAY, option=False)
 _DECOUPLED = Setting("Decouple weight decay, as AdamW does.", source=OFF)
 _FROM_BUDGET = "None: set from the budget"
@@ -217,7 +219,7 @@ class ModelSpec:
     @property
     def of_user(self) -> bool:
         """Return whether the name is package.module:function."""
-        return re.fullmatch(_OWN, self.model) is not None
+        return re.fullmatch(r"[\w.]+:\w+", self.model) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
