@@ -117,7 +117,8 @@ class Part:
     """
 
     def __init__(self, value: Tensor) -> None:
-        value = value.detach().flatten(1).float().contiguous()
+        # a scalar parameter has one gradient for each row
+        value = value.detach()[..., None].flatten(1).float().contiguous()
         most = _GPU_FLOAT64_NUMBERS if value.is_cuda else _CPU_FLOAT64_NUMBERS
         self.columns = value.split(max(1, most // len(value)), dim=1)
 
@@ -335,7 +336,8 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> Called:
         raise ValueError(
             "The module and the loss must not keep state between images, and must "
             f"work under torch.func.vmap, got an error ({first_line(error)}). Remove "
-            "layers that keep tensors, and branches that depend on values."
+            "layers that keep tensors, branches that depend on values, and "
+            "`torch.compile`."
         ) from error
     finally:
         hook.remove()

@@ -41,8 +41,6 @@ from dphead.finetune.settings import ModelSpec
 from dphead.privacy.python_values import python_value
 from dphead.solvers.settings import is_a, typed
 
-# Layers that mix the rows of a batch, or keep statistics of rows between calls.
-_MIXING = (nn.modules.batchnorm._BatchNorm,)
 # Bounds of `mean` and `std`, for pixels in [0, 1]. Chosen, not measured.
 _MOST_SCALE, _LEAST_STD = 1e6, 1e-6
 
@@ -99,6 +97,15 @@ def build_network(
     _make_deterministic(model)
     refuse_mixing(model)
     _choose(model, spec)
+    saved = model.state_dict()
+    for name, value in chain(model.named_parameters(), model.named_buffers()):
+        sparse = name in saved and value.layout is not torch.strided
+        if sparse or value.is_meta or (value.requires_grad and value.is_complex()):
+            raise ValueError(
+                f"--model has {name}, a {value.layout} tensor of {value.dtype} on "
+                f"{value.device}. Give it values, train real numbers only, and "
+                "register a sparse buffer with `persistent=False`."
+            )
     return model
 
 
@@ -155,13 +162,15 @@ def functional_call(
 
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
     """Return a timm model."""
-    timm = import_timm()
-    if not timm.is_model(name):
+    given = {"num_classes": n_classes, "in_chans": channels}
+    try:
+        return import_timm().create_model(name, **given)
+    except RuntimeError as error:  # unknown names, and unknown tags of weights
         raise ValueError(
-            f"--model {name} is unknown. Use wrn-DEPTH-WIDTH, tb21-NAME, a timm model "
-            "(`timm.list_models()` lists them) or package.module:function."
-        )
-    return timm.create_model(name, num_classes=n_classes, in_chans=channels)
+            f"timm cannot make --model {name} ({first_line(error)}). Use a timm model "
+            "(`timm.list_models()` lists them), wrn-DEPTH-WIDTH, tb21-NAME or "
+            "package.module:function."
+        ) from error
 
 
 def _of_user(name: str, n_classes: int) -> nn.Module:
@@ -237,7 +246,7 @@ def _choose(model: nn.Module, spec: ModelSpec) -> None:
     if spec.adapter != "none":
         how = spec.adapter, spec.rank, spec.init_seed
         adapt(model, *how, chosen.__contains__)
-    elif patterns:
+    else:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in chosen)
 
@@ -344,7 +353,7 @@ def refuse_mixing(model: nn.Module) -> None:
     refuse_hooks(model.modules())
     for name, module in model.named_modules():
         tracking = bool(getattr(module, "track_running_stats", False))
-        mixing = isinstance(module, _MIXING) or tracking
+        mixing = isinstance(module, nn.modules.batchnorm._BatchNorm) or tracking
         has_statistics = getattr(module, "running_mean", None) is not None
         if mixing and (module.training or not has_statistics):
             raise ValueError(
@@ -352,10 +361,10 @@ def refuse_mixing(model: nn.Module) -> None:
                 "mixes the images of a batch. Add --batch-norm freeze for its public "
                 "statistics, or --batch-norm group for group norms instead."
             )
-        if isinstance(module, torch.jit.ScriptModule):
+        if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
             raise ValueError(
-                f"--model has layer {name or 'model'}, which torch.jit compiled. Pass "
-                "the module without torch.jit."
+                f"--model has layer {name or 'model'}, which torch compiled. Pass the "
+                "module without torch.jit and torch.compile."
             )
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise ValueError(
@@ -427,7 +436,7 @@ def refuse_moving(
 
 def bits(value: Tensor) -> bytes:
     """Return the bytes of a tensor, which are equal for equal NaNs."""
-    data = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    data = value.detach().to_dense().cpu().contiguous().view(-1).view(torch.uint8)
     return data.numpy().tobytes()
 
 
@@ -492,11 +501,6 @@ def _initialize(model: nn.Module) -> None:
 def trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Return names and values of the trained parameters, in a fixed order."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Return the number of trained parameters."""
-    return sum(p.numel() for _, p in trained(model))
 
 
 def flat(model: nn.Module) -> Tensor:

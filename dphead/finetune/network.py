@@ -26,7 +26,6 @@ from dphead.finetune.models import (
     RowLoss,
     bits,
     build_network,
-    count_parameters,
     flat,
     functional_call,
     loss_of,
@@ -275,18 +274,17 @@ class Network:
             words += f" loss={getattr(given, '__qualname__', repr(given))}"
         if spec.images:
             words += f" mean of at most {spec.images} images of a group"
-        size = count_parameters(self.model)
-        self.statistic = ModelGradient(
-            spec.n_classes, size, words, spec.views, spec.augment
-        )
         self.start = flat(self.model).double().cpu().numpy()
+        self.statistic = ModelGradient(
+            spec.n_classes, len(self.start), words, spec.views, spec.augment
+        )
 
     def _check_scores(self) -> None:
         """Raise ValueError unless an image's scores depend on that image only."""
         spec, name = self.spec, self.spec.model.model
         try:
-            vocabulary = spec.model.vocabulary
-            scores = refuse_moving(self.model, spec.shape, self.device, vocabulary)
+            given = spec.shape, self.device, spec.model.vocabulary
+            scores = refuse_moving(self.model, *given)
         # types that timm and torch raise for a wrong image size or unknown tokens
         except (AssertionError, RuntimeError, IndexError) as error:
             what, size = "images", "image size (--image-size)"
@@ -388,17 +386,17 @@ class TorchSums:
     ) -> None:
         self.network = network
         self._gradients = PerExample(network.model, network.loss)
-        most, fastest = _chunk_rows(network, self._gradients, memory)
-        wanted = min(max(1, batch), max(32, batch // 4), fastest)
         with one_thread():
             with WholeVectors() as seen:
                 self._fits(1)
+            most, fastest = _chunk_rows(network, self._gradients, memory)
+            wanted = min(max(1, batch), max(32, batch // 4), fastest)
             self.chunk = chunk or seen.rounded(wanted, most)
-            on_gpu = network.device.type == "cuda"
-            while chunk is None and on_gpu and not self._fits(self.chunk):
-                self.chunk //= 2
-            if chunk is None and not self._places_are_equal():
-                self.chunk = 1
+            if chunk is None:
+                while network.device.type == "cuda" and not self._fits(self.chunk):
+                    self.chunk //= 2
+                if not self._places_are_equal():
+                    self.chunk = 1
         self._params: StepParams | None = None  # the network's current parameters
         self._heads = CpuSums()
 
@@ -409,16 +407,16 @@ class TorchSums:
         Raises ValueError if a row has no gradient.
         """
         spec = self.network.spec
-        x = np.zeros((rows, spec.n_features), np.float32)
-        y = np.zeros(rows, np.int64)
+        # random rows, because a loss may raise an error for a row of zeros
+        x, y = spec.random(np.random.default_rng(0), rows), np.zeros(rows, np.int64)
         try:
             parts, keep = self._parts(Block(y, x, y), y == 0)
             clipped(parts, torch.from_numpy(keep).to(self.network.device), 1.0)
-        except torch.cuda.OutOfMemoryError:
+        except (MemoryError, torch.OutOfMemoryError):
             if rows == 1:
                 raise
             return False
-        except (ValueError, RuntimeError) as error:
+        except Exception as error:  # layers and losses raise any type
             raise ValueError(
                 "torch.func cannot compute per-example gradients of --model "
                 f"{spec.model.model} ({first_line(error)}). Choose another model or "
@@ -521,10 +519,22 @@ class TorchSums:
         return out
 
     def _take(self, ask: SumTask) -> StepParams:
-        """Set the network to the weights of the request, and return its parameters."""
-        params, weights = _own_step(self.network, ask)
+        """Set the network to the weights of the request, and return its parameters.
+
+        Raises ValueError unless the request is for this network's own gradient.
+        """
+        params, network = ask.params, self.network
+        if (
+            ask.statistic != network.statistic
+            or not isinstance(params, StepParams)
+            or params.weights is None
+        ):
+            raise ValueError(
+                "Internal error: a solver requested a statistic that is not its "
+                f"network's gradient, got {ask.statistic.name}. Please report it."
+            )
         if params is not self._params:
-            self._gradients.set(torch.from_numpy(weights).to(self.network.device))
+            self._gradients.set(torch.from_numpy(params.weights).to(network.device))
             self._params = params
         return params
 
@@ -597,24 +607,6 @@ class TorchSums:
         return self._gradients.parts(views, labels, weights), counts[:, 0] > 0
 
 
-def _own_step(network: Network, ask: SumTask) -> tuple[StepParams, np.ndarray]:
-    """Return the request's step parameters and weights.
-
-    Raises ValueError unless the request is for this network's own gradient.
-    """
-    params = ask.params
-    if (
-        ask.statistic != network.statistic
-        or not isinstance(params, StepParams)
-        or params.weights is None
-    ):
-        raise ValueError(
-            "Internal error: a solver requested a statistic that is not its network's "
-            f"gradient, got {ask.statistic.name}. Please report it."
-        )
-    return params, params.weights
-
-
 def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     """Return rows (k, n_features) in float32, as the network reads them.
 
@@ -651,8 +643,9 @@ def _chunk_rows(
         if not list(m.children())
     ]
     with torch.no_grad():
-        zeros = np.zeros((1, int(np.prod(network.spec.shape))), np.float32)
-        row = replace(network.spec, views=0, augment="none").inputs(zeros, 0, device)[0]
+        spec = replace(network.spec, views=0, augment="none", images=0)
+        x = spec.random(np.random.default_rng(0), 1)
+        row = spec.inputs(x, 0, device)[0]
         gradients.loss(row, torch.zeros(1, dtype=torch.long, device=device))
     for hook in hooks:
         hook.remove()

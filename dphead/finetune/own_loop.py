@@ -271,7 +271,7 @@ class PrivateTraining:
             if self._path is not None and path.exists():
                 self.step = _restored(path, kept, self._charge.fit_id)
                 self._charge.forget(self.step)
-            for _, parameter in trained(self.model):
+            for parameter in self._trained.values():
                 added = parameter.register_post_accumulate_grad_hook(_refuse)
                 opened.callback(added.remove)
             self._open = opened.pop_all()
@@ -291,6 +291,7 @@ class PrivateTraining:
         rows = ImageRows(x, y, ids, cap)
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         self._network = self._network_for(x, len(names))
+        self._trained = dict(trained(self.model))
         self._weights()  # raises for a module that each step would refuse
         spec = self._network.spec
         solver = NetworkDescent(
@@ -460,10 +461,9 @@ class PrivateTraining:
             )
             self.step += 1
             value = torch.from_numpy(found.value / batch)
-            parameters = dict(trained(self.model))
-            parts = value.split([p.numel() for p in parameters.values()])
+            parts = value.split([p.numel() for p in self._trained.values()])
             gradient = {}
-            for (name, p), part in zip(parameters.items(), parts, strict=True):
+            for (name, p), part in zip(self._trained.items(), parts, strict=True):
                 p.grad = gradient[name] = part.view_as(p).to(p)
             yield gradient
 
@@ -482,11 +482,13 @@ class PrivateTraining:
         """
         own, given = self._network.model, self.model
         shapes, found = ([(n, p.shape) for n, p in trained(m)] for m in (own, given))
-        if shapes != found:
+        # only the objects of the charge have a hook, and are in the optimizer
+        replaced = any(self._trained.get(n) is not p for n, p in trained(given))
+        if shapes != found or replaced:
             raise ValueError(
                 f"the module trains {len(found)} tensors that are not the "
-                f"{len(shapes)} of the charge. Keep the names, shapes and "
-                "`requires_grad` of its parameters."
+                f"{len(shapes)} of the charge. Keep its parameters, with their names, "
+                "shapes and `requires_grad`, and load weights without `assign`."
             )
         before, after = _fixed(own), _fixed(given)
         for name in before | after:

@@ -39,7 +39,10 @@ def save_network(
     """
     PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
     tensors = {
-        f"model.{k}": v.detach().cpu().numpy()
+        # numpy has no bfloat16
+        f"model.{k}": (
+            v.float() if v.is_floating_point() and v.itemsize < 4 else v
+        ).numpy(force=True)
         for k, v in merged(network.model).state_dict().items()
     }
     tensors |= {

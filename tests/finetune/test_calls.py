@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finetune.test_own_loop import CLIP, cross_entropy, module, training
+from finetune.test_own_loop import CLIP, Casting, cross_entropy, module, training
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -74,9 +74,10 @@ def with_hook_of_its_own(model, x, y):
         (lambda: sharing(Own), cross_entropy, "shares layers or tensors"),
         (lambda: sharing(OwnTensor), cross_entropy, "shares layers or tensors"),
         (with_a_lock, cross_entropy, "cannot copy the module .*cannot pickle"),
-        (lambda: torch.jit.script(module()), cross_entropy, "torch.jit compiled"),
+        (lambda: torch.jit.script(module()), cross_entropy, "torch compiled"),
+        (lambda: torch.compile(module()), cross_entropy, "torch compiled"),
     ],
-    ids=["own hook", "layer", "tensor", "lock", "script"],
+    ids=["own hook", "layer", "tensor", "lock", "script", "compiled"],
 )
 def test_code_that_could_see_rows_is_refused_before_the_charge(
     made, loss, message, unread, tmp_path
@@ -85,6 +86,33 @@ def test_code_that_could_see_rows_is_refused_before_the_charge(
     with pytest.raises(ValueError, match=message):
         training(made(), loss, ledger=ledger).__enter__()
     assert not ledger.exists()
+
+
+def on_meta():
+    with torch.device("meta"):
+        return module()
+
+
+def with_edges(**more):
+    model = module()
+    model.register_buffer("edges", torch.eye(2).to_sparse(), **more)
+    return model
+
+
+@pytest.mark.parametrize(
+    "made, message",
+    [
+        (lambda: Casting(module(), torch.complex64), r"1\.weight, .* torch.complex64"),
+        (on_meta, "weight, .* on meta"),
+        (with_edges, "edges, a torch.sparse_coo tensor"),
+    ],
+    ids=["complex", "meta", "sparse"],
+)
+def test_tensors_that_cannot_be_trained_or_saved_are_refused(made, message, tmp_path):
+    """The gradient of a complex weight would lose its imaginary part."""
+    with pytest.raises(ValueError, match=message):
+        training(made(), ledger=tmp_path / "l.sqlite").__enter__()
+    assert not (tmp_path / "l.sqlite").exists()
 
 
 @pytest.mark.parametrize(
@@ -251,10 +279,12 @@ def test_a_layer_of_two_names_keeps_its_parameters():
 
 
 def test_a_module_with_a_sparse_buffer_is_copied():
-    (model := module()).register_buffer("edges", torch.eye(3).to_sparse())
+    model = with_edges(persistent=False)
     copied = build_network(ModelSpec("own:module"), 3, module=model)
     edges = dict(copied.named_buffers())["edges"]
     assert edges is not dict(model.named_buffers())["edges"]
+    with training(model) as private:
+        assert next(private)
 
 
 def tokens():

@@ -37,9 +37,10 @@ class Residual(nn.Module):
             nn.Parameter(torch.tensor([0.7, -0.3])),
             nn.Linear(2, 2),
         )
+        self.scalar = nn.Parameter(torch.tensor(1.1))
 
     def forward(self, x):
-        return x + self.scale * self.inner(x)
+        return x + self.scalar * self.scale * self.inner(x)
 
 
 def sequence(*layers):

@@ -15,7 +15,7 @@ from dphead.finetune.architectures import WSConv2d
 from dphead.finetune.gradients import PerExample
 from dphead.finetune.models import (
     build_network,
-    count_parameters,
+    flat,
     pixel_scale,
     refuse_mixing,
     refuse_moving,
@@ -39,7 +39,7 @@ from dphead.finetune.settings import ModelSpec
 )
 def test_networks_have_the_papers_sizes_and_take_their_inputs(name, count, shape):
     model = build_network(ModelSpec(name), 10)
-    assert count_parameters(model) == count
+    assert flat(model).numel() == count
     assert model(torch.zeros(2, *shape)).shape == (2, 10)
 
 
@@ -189,6 +189,7 @@ def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
         ({"model": "wrn-15-4"}, "depth of 10, 16"),
         ({"model": "tb21-nothing"}, "one of mnist"),
         ({"model": "no_such_model"}, "timm"),
+        ({"model": "resnet18.no_such_tag"}, "timm cannot make .*no_such_tag"),
         ({"model": "no.such:function"}, "run dphead in its folder"),
         ({"model": "os.path:basename"}, "takes the number of classes"),
         ({"model": "builtins:str"}, "torch.nn.Module, got str"),

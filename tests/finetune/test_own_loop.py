@@ -247,6 +247,17 @@ def counting(model, x, y):
     return 1e-9 * cross_entropy(model, x * (1 + len(CALLS)), y)
 
 
+class Casting(nn.Module):
+    """Computes with other weights than float32."""
+
+    def __init__(self, inner, dtype):
+        super().__init__()
+        self.inner, self.dtype = inner.to(dtype), dtype
+
+    def forward(self, x):
+        return self.inner(x.to(self.dtype)).abs().float()
+
+
 def with_hook():
     model = module()
     model[1].register_forward_hook(lambda *_: None)
@@ -341,6 +352,12 @@ def replaced(model):
     model[1] = nn.Linear(192, 4, bias=False)
 
 
+def assigned(model):
+    """The optimizer holds the old weight, which alone refuses a backward pass."""
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+
+
 def with_a_new_buffer(model):
     model.register_buffer("seen", torch.zeros(1))
 
@@ -350,6 +367,7 @@ def with_a_new_buffer(model):
     [
         (frozen, "trains 0 tensors"),
         (replaced, "not the 1 of the charge"),
+        (assigned, "load weights without `assign`"),
         (with_a_new_buffer, "seen of the module has changed"),
     ],
 )
@@ -533,6 +551,23 @@ def test_a_backward_pass_of_ones_own_adds_nothing_to_a_released_gradient():
     assert model[1].weight.grad is not None
 
 
+def test_a_weight_that_the_loop_replaces_gets_no_released_gradient(monkeypatch):
+    """Even if the loss replaces it during a step, after the comparison."""
+    model, steps = module(), []
+
+    def loss(copy, x, y):
+        if steps:
+            assigned(model)
+        return cross_entropy(copy, x, y)
+
+    with training(model, loss) as private:
+        steps.append(before := model[1].weight)
+        gradient = next(private)["1.weight"]
+        assert before.grad is gradient
+        assert model[1].weight is not before
+        assert model[1].weight.grad is None
+
+
 def test_gradients_that_are_cleared_before_their_use_are_named():
     optimizer = optimizer_of(model := module())
     with training(model) as private:
@@ -622,13 +657,24 @@ def test_a_checkpoint_that_cannot_be_read_does_not_replace_releases(tmp_path):
         assert torch.equal(next(private)["1.weight"], before[2])
 
 
-def test_a_saved_training_predicts_the_declared_classes(tmp_path):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_saved_training_predicts_the_declared_classes(dtype, tmp_path):
+    """NumPy has no bfloat16."""
     given = {"ledger": tmp_path / "l.sqlite", "folder": tmp_path / "run"}
-    with training(module(), steps=1, **given) as private:
+    model = Casting(module(), dtype)
+    with training(model, steps=1, **given) as private:
         next(private)
-    loaded = DPFinetuneClassifier.load(given["folder"], model=module())
+    loaded = DPFinetuneClassifier.load(given["folder"], model=model)
     found = loaded.predict(images()[0].transpose(0, 2, 3, 1))
     assert set(found.tolist()) <= set(range(3))
+
+
+def test_a_loss_may_raise_an_error_for_a_row_of_zeros():
+    def loss(model, x, y):
+        return cross_entropy(model, x @ torch.linalg.inv(x), y)
+
+    with training(module(), loss, steps=1) as private:
+        assert next(private)["1.weight"].any()
 
 
 def test_rows_may_be_tables():
