@@ -45,9 +45,9 @@ class _Output(io.FileIO):
 
 
 class _Screen(io.TextIOWrapper):
-    """Write text with escapes for the codes that a terminal would obey (`printable`).
+    """Write text with escaped control characters (`printable`).
 
-    Names of files and classes, and messages of servers, may hold such codes.
+    File names, class names and server messages can contain control characters.
     """
 
     def write(self, text: str, /) -> int:
@@ -57,7 +57,7 @@ class _Screen(io.TextIOWrapper):
         return super().write(start + printable(text.removeprefix("\r")))
 
     def draw(self, text: str) -> int:
-        """Write the text of a progress bar, with its codes."""
+        """Write the text of a progress bar, with its control characters."""
         return super().write(text)
 
 
@@ -134,7 +134,7 @@ def handle_signals() -> list[signal.Signals]:
 
 
 def _tolerant_streams() -> _Output:
-    """Replace standard output and error, and return the file of the first.
+    """Replace standard output and standard error, and return the new output file.
 
     Unsupported characters are escaped. File names that are not UTF-8 keep their bytes.
     """
@@ -163,7 +163,7 @@ def _tolerant_streams() -> _Output:
 
 
 def about_charge(error: BaseException | None) -> str:
-    """Return a run's note about its charge, or ""."""
+    """Return the note on the charge that a run added to an exception, or ""."""
     while error is not None:
         for note in getattr(error, "__notes__", ()):
             if "charged" in note:

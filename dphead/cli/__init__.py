@@ -184,7 +184,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def missing(module: str) -> str | None:
-    """Return an error that names the extra of a missing module, or None without one."""
+    """Return an error that names the extra of a missing module; None if none has it."""
     name = module.split(".")[0]
     for extra, (packages, modules) in _EXTRAS.items():
         if name in modules:

@@ -162,7 +162,7 @@ def _account(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Account for equal releases, and for single releases with their own noise."""
+    """Compute epsilon of equal releases, and of further ones with their own noise."""
     from dataclasses import replace
 
     from dphead.planning.calibration import calibrate, epsilon_by
@@ -190,7 +190,7 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Account for a method's plan, as `dphead fit` would charge it.
+    """Compute epsilon of a method's plan, as `dphead fit` would charge it.
 
     The preset's or the user's accountant calibrates the noise. The tightest accountant
     computes epsilon.

@@ -54,9 +54,9 @@ def audit(
     Its files are not used: rows are synthetic, so nothing is charged. Audits use the
     same releases and noise as `dphead fit`. The auditor knows the rows, so it tests the
     distribution of all noise and samples. It bounds epsilon and mu from below and
-    recomputes the claimed
-    epsilon. Exit code 1: a bound exceeds the claim, a test fails, the claim is too
-    small, or the canary moves a sum by more than its sensitivity.
+    recomputes the claimed epsilon. Exit code 1: a bound exceeds the claim, a test
+    fails, the claim is too small, or the canary moves a sum by more than its
+    sensitivity.
 
     \b
     dphead audit --method dp-ls --epsilon 8 --sizes 64,4,2 --fits 100000 \\
@@ -109,9 +109,9 @@ def audit(
 
 
 def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return name, solver, target, seed and sizes of a fit or a training.
+    """Return name, solver, target, seed and sizes of the fit to audit.
 
-    By default, a network has one step on all rows.
+    By default, a network is trained for one step, on all rows.
     """
     rest = (os.curdir, *rest)  # no rows are read
     if network is None:
@@ -166,7 +166,7 @@ def _print(r: dict[str, Any]) -> None:
     ]
     for test in laws["failed"]:
         texts.append(f"FAILED: {test['name']}, {test['about']}: {test['measured']}")
-    # bounds and tests each fail with probability 1 - confidence
+    # bounds and tests each fail with a probability of at most 1 - confidence
     odds = 2 * (1 - r["confidence"])
     verdict = "passed: no bound exceeds the claim, no test fails"
     if not r["passed"]:

@@ -52,8 +52,9 @@ def budget_lines(
         yield "none: a ledger in memory counts only this fit"
     elif n_fits:
         yield (
-            "! none, so no fit is refused. It is too late to set one. What was spent "
-            "is a guarantee only if no fit was chosen by the results of another fit"
+            "! none, so no fit is refused. It is too late to set one. The spent "
+            "epsilon is a guarantee only if no fit was chosen by the results of "
+            "another fit"
         )
     else:
         yield "none yet: set it before the first fit with dphead ledger budget"
@@ -72,8 +73,9 @@ def budget_lines(
 def before_charge(fit: Any, options: Any, refused: bool = False) -> Iterator[str]:
     """Yield lines on the epsilon of a prepared fit and the budget of its data set.
 
-    If the ledger would refuse the fit, the last line says why. With `refused`, this
-    line is omitted, because an error follows. `options` are the run's `RunOptions`.
+    If the ledger would refuse the fit, the last line is the reason. With `refused`,
+    this line is omitted, because an error follows. `options` are the run's
+    `RunOptions`.
     """
     from dphead.fit.run_folder import interrupted, try_plans
 
@@ -111,8 +113,8 @@ def budget_on_refusal(
 def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
     """Print, before a data set's first fit, what the fit fixes and how to set a budget.
 
-    With `ask`, a user on a terminal decides whether the run goes on. Before a run
-    without a guarantee, print nothing.
+    With `ask`, ask a user on a terminal whether to continue without a budget. Before a
+    fit without a guarantee, print nothing.
     """
     from dphead.fit.files import is_features_file
     from dphead.fit.ledgers import ledger_name, read_ledger
@@ -151,11 +153,11 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
 def ask_if_too_few(
     fit: Any, options: Any, progress: Progress, ask: bool, verbose: bool
 ) -> None:
-    """Ask before a charge for too few rows, and print what would help.
+    """Ask before the charge of a fit on too few rows, and print what would help.
 
     Without a terminal, the fit continues, because a script must not depend on the
-    number of rows. A resumed fit is already charged. With `verbose`, always print how
-    many rows the noise is worth.
+    number of rows. A resumed fit is already charged. With `verbose`, always compare the
+    noise with the rows.
     """
     from dphead.analysis.protected import name_unit
     from dphead.fit.run_folder import interrupted
@@ -183,7 +185,7 @@ def _unit_from_now_on(plan: Any) -> Iterator[str]:
         return
     yield (
         "! This first fit decides that all fits of its ledger protect groups. Later "
-        "fits can have a different --group-cap, and each counts at its own cap. No "
+        "fits can have a different --group-cap, and each is charged for its own. No "
         "later fit can take --protect image."
     )
 

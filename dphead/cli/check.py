@@ -79,7 +79,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
         if not findings:
             say(
                 "Findings",
-                "no findings. Anything that left no record cannot be checked here",
+                "no findings. dphead cannot check what left no record",
             )
     if findings:
         raise SystemExit(1)
@@ -95,8 +95,8 @@ def _spent_now(run: Any) -> str:
     of = f" of {as_declared(limit['epsilon'])}" if limit else ""
     told = {
         "guarantee": "",
-        "limit of a sum": "; ledgers were merged, so the limit is no guarantee",
-        "none": "; no limit was fixed before the first fit",
+        "limit of a sum": "; ledgers were merged, so the budget is no guarantee",
+        "none": "; no budget was set before the first fit",
     }[budget_is(book)]
     return (
         f"epsilon {rounded_up(run.spent_now.epsilon)}{of} spent (delta "

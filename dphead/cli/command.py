@@ -118,13 +118,13 @@ class WithOptions(click.Command):
         return {name: found[name] for name in names}
 
     def settings(self) -> list[click.Parameter]:
-        """Return the settings that are options too, after the option `preset`."""
+        """Return options to list after the option `preset`; none by default."""
         return []
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the declared options, then the command's other options."""
-        # Return the same objects in each call: click finds the order of what was typed
-        # by comparing them.
+        # Return the same objects in each call: click compares them to find the order
+        # of the typed options.
         kept = ctx.meta.setdefault(f"dphead.options of {self.name}", [])
         if not kept:
             for name, one in self.options().items():
@@ -164,7 +164,7 @@ class WithOptions(click.Command):
     def _config_text(self, ctx: click.Context) -> str:
         """Return the given options as text of a run.toml, for `--config`.
 
-        The text omits what is printed, and options that apply to one call only.
+        The text omits options on printing, and options for a single call.
         """
         from dphead.privacy.ledger.server import is_on_server
 
@@ -192,7 +192,7 @@ def others(command: str) -> Any:
 def values_of(command: click.Command, rest: Sequence[str]) -> dict[str, Any]:
     """Parse `rest`, the typed options of `command`, and return their values.
 
-    Nothing is written, so any run folder will do.
+    Nothing is written, so `--output` gets a dummy path.
     """
     root = click.get_current_context().find_root()
     given = [*rest, "--output", os.devnull]

@@ -150,7 +150,7 @@ def _shown_missed(run: Path, metrics: dict[str, Any], names: list[str]) -> list[
 
 
 def _open_network(asked: _Asked, measured: bool) -> tuple[tuple[Any, Any, Any], dict]:
-    """Return ((network, state, rows), the network's facts)."""
+    """Return (network, state, rows), and the contents of model.json."""
     from dphead.finetune import saved
 
     network, state, facts = saved.read_network(asked.run, asked.device, asked.model)

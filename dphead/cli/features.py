@@ -165,7 +165,7 @@ def print_written(done: Any, *details: str) -> None:
 
 
 def declared(system: str | None, new: bool) -> Any:
-    """Return what `--people` and `--new-people` declare, with the index of people."""
+    """Return the `People` of `--people` and `--new-people`, with their index."""
     from dphead_extract.people import People
 
     from dphead.fit.ledgers import has_home, people_index
@@ -175,9 +175,10 @@ def declared(system: str | None, new: bool) -> Any:
 
 
 def print_people(people: dict[str, Any] | None, path: Path | None = None) -> None:
-    """Print in which data sets people are recognized, by `People.record`.
+    """Print in which data sets people are recognized.
 
-    `path` is a features file, whose data set can have been declared after it.
+    `people` is `People.record` of a file, or None. Then print the declaration of the
+    data set of `path`, a features file: it can be newer than the file.
     """
     if people is None and path is not None:
         from dphead_extract.features.format import open_features
@@ -215,7 +216,7 @@ def print_budget(features: Path) -> None:
     with open_features(features) as file:
         splits, grouped = file.split_names, file.group is not None
         counted, begun = counted_in(file.dataset_id), True
-    # a fit explains an unusable ledger
+    # ignore an unusable ledger, which a fit reports
     with suppress(LedgerError), closing(read_ledger(None, counted)) as book:
         begun = book.count_fits() > 0 or book.budget() is not None
     split = " --split train" if len(splits) > 1 else ""

@@ -110,7 +110,7 @@ def _people(
     """Declare that the groups of features FILES have ids of the id system NAME.
 
     The ledgers of their data sets are merged into the ledger that all data sets of NAME
-    share. It counts the fits of all, and keeps within the budgets of all. With
+    share. It counts the fits of all data sets, and keeps all their budgets. With
     --new-people, a data set keeps its own ledger. Run the same command again to
     continue an interrupted merge.
 
@@ -131,7 +131,7 @@ def _people(
             say(
                 "Fits",
                 f"! {file} was declared with another DPHEAD_HOME or DPHEAD_LEDGER. If "
-                "it was fitted there, the ledger here does not count those fits",
+                "it was fitted there, this ledger does not count those fits",
             )
         _spent(book, False)
 
@@ -255,7 +255,7 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
         return
     limit = declared_at(epsilon, delta)
     text = f"{tied(limit)}, for all fits in this ledger together. It is never exceeded."
-    beside = "The ledger is new and has no data set: its first fit sets it."
+    beside = "The ledger is new. Its first fit decides which data set it counts."
     if book.meta("dataset_id"):
         beside = _of_same_rows(Path(which))
     say("Budget", text, beside, *_too_large(Path(which), epsilon, delta))
@@ -263,7 +263,7 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
 
 
 def _of_same_rows(which: Path) -> str:
-    """Return whether or how dphead recognizes the rows of a ledger in other files."""
+    """Return text on how dphead recognizes the rows of a ledger in other files."""
     from dphead_extract.features.format import open_features
     from dphead_extract.shards import blocks_of
 
@@ -336,13 +336,13 @@ def _in_words(fits: int) -> str:
 
 
 def _check_known(dataset_id: str) -> None:
-    """Raise ValueError for a ledger's name with an id that no index knows."""
+    """Raise ValueError if no index of images or people knows the data set."""
     from dphead.fit.ledgers import image_indexes, people_index
 
     if not any(one.knows(dataset_id) for one in (*image_indexes(), people_index())):
         raise ValueError(
-            f"No images or people are known of a data set {dataset_id}. Type the name "
-            "of the ledger again, or a features file of the data set."
+            f"No images or people are known of the data set {dataset_id}. Correct the "
+            "name of the ledger, or type a features file of the data set."
         )
 
 

@@ -226,9 +226,9 @@ def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:
     yield "! The forecast holds only if the public rows resemble yours."
     if found.n_train < q.n_rows:
         yield (
-            f"! {found.n_train:,} public rows stood in for {q.n_rows:,}, with the "
-            f"noise of {q.n_rows:,}. A head trained on more rows generalizes better. "
-            "Expect a higher accuracy at the larger epsilons."
+            f"! The forecast used {found.n_train:,} public rows in place of "
+            f"{q.n_rows:,}, with the noise of {q.n_rows:,}. A head trained on more "
+            "rows generalizes better. Expect a higher accuracy at the larger epsilons."
         )
     warning = large_delta(max(q.epsilons), q.delta, q.n_rows, q.group_cap)
     if warning is not None:

@@ -37,12 +37,12 @@ def mean_per_person(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean probabilities of each group's rows that have a class.
 
-    A row without a group is on its own.
+    A row without a group is its own group.
 
     Returns
     -------
     (n_groups, n_classes) float
-        The means, in the order of the first rows; NaN without a row that has a class.
+        The means, in the order of the first rows; NaN if no row has a class.
     (n_groups,) int
         Number of rows in each mean.
     (n_groups,) int
@@ -69,14 +69,14 @@ def prediction_rows(
 ) -> list[dict[str, Any]]:
     """Return one dict per row, with its most likely classes.
 
-    Its keys are row, image (if names are known), class, probability, class_2,
+    The keys are row, image (if names are known), class, probability, class_2,
     probability_2, ... With `counts`, rows are people: the keys person, images and
     first_image replace row and image.
 
     Parameters
     ----------
     probabilities : ndarray of shape (n, n_classes)
-        Probabilities. A row of NaN has no class and no probability: None.
+        Probabilities. For a row of NaN, class and probability are None.
     classes : list of str
         The classes' names.
     names : sequence of shape (n,), or None

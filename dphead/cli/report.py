@@ -77,7 +77,10 @@ def report(
 
 
 def note_changes(finished: Any) -> None:
-    """Print what a later merge made false, and other ledgers of the images."""
+    """Print which statements a later merge made false, and other ledgers of the images.
+
+    Also print whether later merges and fits are unknown here.
+    """
     from dphead.analysis.check import outdated, uncounted
     from dphead.privacy.ledger.store import IN_MEMORY
 

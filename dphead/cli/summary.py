@@ -188,7 +188,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     if report.get("balanced") is False:
         yield (
             "Not balanced: released numbers do not show that classes differ in size, "
-            "or that balancing would raise the classes' mean accuracy by a point"
+            "or that balancing would raise the balanced accuracy by a percentage point"
         )
     yield from (f"! {text}" for text in about_classes(report, test))
     if test is None:

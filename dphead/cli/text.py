@@ -87,7 +87,7 @@ def table(
         made.add_column(one_line(name.removeprefix(">")), justify=side)
     for row in rows:
         made.add_row(*(one_line(c) if isinstance(c, str) else c for c in row))
-    # no color: its codes would be escaped, as codes in names are
+    # no color, because its control characters would be escaped
     console = Console(highlight=False, markup=False, emoji=False, color_system=None)
     with console.capture() as captured:
         console.print(made)

@@ -185,7 +185,7 @@ MANY = Whole(1, _SEVERAL)
 
 
 def read_by(read: Callable[[str], Any]) -> Any:
-    """Return a callback of an option by which `read` turns its text into a value."""
+    """Return an option callback that converts the typed text by `read`."""
 
     def callback(_: _Given, __: _Given, text: str | None) -> Any:
         try:

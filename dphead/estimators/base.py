@@ -105,7 +105,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
 
     method: ClassVar[str]
 
-    split: Annotated[str | None, Setting("Of a features file.")] = None
+    split: Annotated[str | None, Setting("Split of a features file.")] = None
     unit_norm: bool | None = None
     center_share: float | None = None
     normalization: dict[str, Any] | None = None
@@ -198,7 +198,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     def _on_axes(
         self, X: Any, data: TrainingData
     ) -> tuple[TrainingData, ChosenAxes | None]:
-        """Return the data on public axes, and the axes, if there are any."""
+        """Return the data on public axes, and the axes; `data` if there are none."""
         (public,) = as_arrays(self.axes_from)
         with all_or_none(data.hosts):
             if public is not None:
@@ -270,8 +270,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     def _refuse_label_sets(self, todo: str) -> None:
         if self.__sklearn_tags__().classifier_tags.multi_label:
             raise ValueError(
-                "A run folder holds a head with one class per row, got an estimator of "
-                f"label sets. {todo}"
+                "A run folder holds a head with one class per row, but this estimator "
+                f"has label sets. {todo}"
             )
 
     def export(
@@ -438,8 +438,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores (n, n_classes) and class indices (n,) of a file's rows.
 
-        If `measured`, the labels are to be compared with predictions. Raises
-        FormatError then unless the file has the head's classes.
+        If `measured`, raise FormatError unless the file has the head's classes, because
+        the labels are then compared with predictions.
         """
         check_is_fitted(self)
         score_rows: _RowScores = scores_of or self.head_.scores
@@ -482,8 +482,9 @@ def check_classified(scores: np.ndarray) -> None:
     """Raise ValueError if rows have no class, as scikit-learn does for NaN."""
     if none := int((~classified(scores)).sum()):
         raise ValueError(
-            f"`predict` has no class for NaN, infinity or unreadable images, in {none} "
-            f"of {len(scores)} rows. Remove these rows, or use `predict_proba`."
+            f"{none} of {len(scores)} rows have no class, because they have NaN, "
+            "infinity or an unreadable image. Remove these rows, or use "
+            "`predict_proba`."
         )
 
 

@@ -269,7 +269,7 @@ class DPAdamClassifier(_GradientClassifier):
 @documented(settable("dp-optax"))
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPOptaxClassifier(_StepsClassifier):
-    """Fit a head by any optimizer of optax, on noisy clipped gradients.
+    """Fit a head with an optimizer of optax, on noisy clipped gradients.
 
     The optimizer gets the released gradient and the weights, and nothing else.
     Optimizers that need the loss are refused, such as line searches.
@@ -350,7 +350,9 @@ class DPHeadClassifier(DPClassifier):
     """
 
     method: Annotated[str, Setting("Name of the method.")] = "auto"
-    settings: Annotated[dict[str, Any] | None, Setting("Of the method.")] = None
+    settings: Annotated[
+        dict[str, Any] | None, Setting("Settings of the method by name.")
+    ] = None
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -31,7 +31,7 @@ class CrossValidation:
     estimators : list of DPClassifier
         The fitted classifiers. The guarantee `privacy_` of each covers its own fit.
     epsilon, delta : float
-        What the ledger was charged for all folds.
+        Total charge of all folds: epsilon at delta.
     """
 
     scores: np.ndarray
@@ -75,16 +75,15 @@ def cross_validate(
     Raises
     ------
     ValueError
-        If a setting is invalid, or under "add_remove" without groups, because the
-        removal of one row would move others to different folds. Nothing is charged
-        then.
+        If a setting is invalid, or if relation="add_remove" has no groups: the removal
+        of one row would move other rows to different folds. Nothing is charged then.
     LedgerError
         If all folds together would exceed the budget. Nothing is charged then.
 
     Notes
     -----
-    The charge counts each row in every fit, although each row is left out of one. A
-    choice of settings by these scores is not covered by epsilon.
+    The charge counts each row in every fit, although one fit leaves it out. Epsilon
+    does not cover a choice of settings by these scores.
 
     Examples
     --------

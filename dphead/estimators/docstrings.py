@@ -1,7 +1,7 @@
 """Complete the docstrings of estimators, so that each parameter is described once.
 
-A class's own docstring describes what its bases do not. The settings of a method have
-the text of their declarations (`solvers/settings.py`).
+A class's own docstring describes only what its bases do not describe. The text on a
+method's setting comes from its declaration (`solvers/settings.py`).
 """
 
 import re
@@ -71,7 +71,7 @@ def _described(declared: Declared, given: Any) -> str:
 
 
 def _sections(kind: type) -> dict[str, str]:
-    """Return the sections of a class's docstring by heading, and "" for its start."""
+    """Return a class's docstring as sections by heading; "" has the text before."""
     parts = ["", *_HEADING.split(cleandoc(kind.__doc__ or ""))]
     found = dict.fromkeys(("", "Parameters", "Attributes"), "")
     return found | {

@@ -72,10 +72,10 @@ from dphead.sums.hosts import SumOfParts, all_or_none
 from dphead.sums.verified import VerifiedSum
 
 _IN_ONE_PROGRAM = (
-    "Only fits in this ledger in memory are counted: other fits on the same data add "
-    "to them."
+    "Only the fits in this in-memory ledger are counted. Other fits on the same data "
+    "add to the total."
 )
-# a change of these parameters is not a choice between results
+# parameters that do not change what a fit learns, so changing them is no search
 _NO_CHOICE = {"random_state", "ledger", "backend"}
 _PLACE = Range("a path or a Ledger", lambda v: v != "")
 _T = TypeVar("_T")
@@ -157,7 +157,9 @@ class PrivateEstimator(BaseEstimator):
         "zero_out"
     )
     nominal_n: Annotated[int | None, NOMINAL_N] = None
-    ledger: Annotated[str | Path | Ledger | None, Setting("Its place.", _PLACE)] = None
+    ledger: Annotated[
+        str | Path | Ledger | None, Setting("Ledger to charge.", _PLACE)
+    ] = None
     allow_large_delta: Annotated[bool, ALLOW_LARGE_DELTA] = False
     random_state: Annotated[int | None, Setting("Seed of the noise, for tests.")] = None
 
@@ -214,7 +216,7 @@ class PrivateEstimator(BaseEstimator):
         return super().set_params(**params)
 
     def __sklearn_clone__(self) -> Any:
-        """Return a clone with the same ledger, so that spending cannot restart."""
+        """Return a clone with the same ledger, so that its fits are charged there."""
         bare: Any = copy(self)
         bare.ledger = None
         twin: Any = BaseEstimator.__sklearn_clone__(bare)
@@ -261,9 +263,10 @@ class PrivateEstimator(BaseEstimator):
         Parameters
         ----------
         data : TrainingData
-            The rows and their identity. The rows are read after the charge.
+            The rows, which are read after the charge, and their public sizes.
         about : About
-            What is public about the fit. Its warnings are notes on the guarantee.
+            The public description of the fit. Its warnings become notes on the
+            guarantee.
         prepare : callable
             Function that returns the plan and the verified sum.
 
@@ -364,14 +367,14 @@ class HeadEstimator(PrivateEstimator):
     group_cap : int, default=None
         Number of rows used per group (patient): the first rows of the group.
         The fit then protects groups. None protects each row. Pass the same groups to
-        all fits of a ledger: those of arrays are not compared.
+        all fits of a ledger: dphead does not compare the groups of arrays.
     group_mean : bool, default=False
         Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group count: the first ones in the order of `classes`.
+        group_cap classes of a group are used: the first in the order of `classes`.
         The expected accuracy is then unavailable.
     backend : {"auto", "numpy", "jax"}, default="auto"
-        What computes sums and weights. "auto" means JAX if it finds an accelerator. All
-        backends add the same integers. Weights agree to a relative 1e-9.
+        Library that computes sums and weights. "auto" means JAX if it finds an
+        accelerator. All backends give equal sums. Weights agree to a relative 1e-9.
 
     Attributes
     ----------
@@ -384,7 +387,7 @@ class HeadEstimator(PrivateEstimator):
     group_cap: Annotated[int | None, GROUP_CAP] = None
     group_mean: Annotated[bool, GROUP_MEAN] = False
     backend: Annotated[
-        Literal["auto", "numpy", "jax"], Setting("Computes sums and weights.")
+        Literal["auto", "numpy", "jax"], Setting("Library that computes.")
     ] = "auto"
 
     def _plan_head(
@@ -450,10 +453,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     classes: Sequence[Any] | np.ndarray | None = None
     protect: Annotated[Literal["image"] | None, PROTECT] = None
     preset: Annotated[str | None, PRESET] = None
-    accountant: Annotated[str, Setting("Calibrates the noise.")] = "auto"
+    accountant: Annotated[str, Setting("Accountant that calibrates.")] = "auto"
 
     def _keep_run(self, result: FitResult[Any], about: About) -> None:
-        """Keep what `save` writes, without the ledger.
+        """Keep the result of the fit for `save`, without the ledger.
 
         `ledger_` holds the ledger, which cannot be pickled.
         """
@@ -517,7 +520,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 def _on_processes(
     fit: Fit[_T], data: TrainingData, ledger: str | Path | Ledger | None
 ) -> Fit[_T]:
-    """Return the fit on this process's part of the rows, if several have rows."""
+    """Return the fit on this process's rows, or `fit` if there is one process."""
     if data.hosts is None:
         return fit
     own = data.rows()  # features are read after the charge
@@ -532,7 +535,7 @@ def _on_processes(
         "settings": settings,
         "n_rows": str(fit.sizes.n_rows),
         "labels": sha256(labels.tobytes()).hexdigest(),
-        # without it, a process that skipped a fit would join a different one
+        # otherwise a process that skipped a fit would join a different fit
         "ledger": sha256(str(place).encode()).hexdigest(),
         "the number of shared arrays so far": str(DeviceRows.shared),
     }

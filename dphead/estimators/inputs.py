@@ -66,11 +66,11 @@ class TrainingData:
     facts : ProblemInfo
         Public sizes.
     classes : ndarray of shape (n_classes,)
-        The classes, by position.
+        The classes, by index.
     source : SourceFacts
         The public values that a run folder stores.
     sizes : RowSizes
-        What is known of the rows before the charge.
+        Sizes of the rows that are known before the charge.
     classes_seen : bool
         Whether the classes were inferred from the labels. The fit is then not private.
     notice : callable
@@ -129,9 +129,9 @@ def _as_array(x: Any) -> Any:
 
 
 def _jax_array(x: Any) -> Any:
-    """Return a jax array for `fit` or `predict`, read later if it has features.
+    """Return a jax array as `DeviceRows` if it is a matrix of floats, else for numpy.
 
-    A matrix of floats becomes `DeviceRows`, and other arrays become numpy's.
+    Rows of `DeviceRows` are read later. Other arrays are read now.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def _jax_array(x: Any) -> Any:
     if x.is_deleted():
         raise ValueError(
             f"An array of shape {x.shape} was deleted or donated, so it has no values. "
-            "Copy the array before that, and pass the copy."
+            "Copy the array before jax deletes it, and pass the copy."
         )
     if x.ndim == 2 and str(x.dtype) in _JAX_FLOATS:
         return DeviceRows(x)
@@ -485,7 +485,7 @@ def row_numbers(x: Any) -> Any:
 
 
 def dense(x: Any) -> Any:
-    """Return rows without pandas' sparse columns, and NaN for numpy's masked values."""
+    """Return rows with pandas' sparse columns made dense, and NaN for masked values."""
     if hasattr(x, "iloc") and np.ndim(x) == 2:
         kinds = dict(x.dtypes)
         sparse = {c: d for c, d in kinds.items() if type(d).__name__ == "SparseDtype"}
@@ -510,8 +510,8 @@ def _listed(x: Any) -> np.ndarray:
         array = np.asarray(x)
     except ValueError as error:  # lists of different lengths
         raise ValueError(
-            f"all rows must have one shape ({error}). Pad texts and series to a public "
-            "length."
+            f"all rows must have the same shape ({error}). Pad texts and series to a "
+            "public length."
         ) from None
     if array.dtype.kind not in "biufO":
         return array
@@ -529,7 +529,7 @@ def _listed(x: Any) -> np.ndarray:
 
 
 def given_rows(x: Any, vocabulary: int | None) -> np.ndarray:
-    """Return rows for a network, by their dtype alone.
+    """Return rows for a network as an array, checked by dtype and shape only.
 
     uint8 are images, floats are other rows, and with a vocabulary integers are tokens.
     A list has no dtype. Its items become floats, because one item would decide the
@@ -563,7 +563,7 @@ def given_rows(x: Any, vocabulary: int | None) -> np.ndarray:
 def given_labels(
     y: Any, n_rows: int, names: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels, and their places in the public classes or -1.
+    """Return labels, and their indices in the public classes; -1 for no class.
 
     Raises ValueError unless each row has a label of the same kind as the classes.
     """

@@ -110,7 +110,7 @@ def told(*notices: str) -> str:
 def unread_rows(x: Any) -> str:
     """Return a notice of rows (n, d) that are not finite in float32, or "".
 
-    The notice also names a column that hides all others.
+    The notice also names a column that dominates the length of the rows.
     """
     x = x.own() if isinstance(x, DeviceRows) else x
     used, squares = np.ones(len(x), bool), np.zeros(x.shape[1])
@@ -169,8 +169,8 @@ def as_number(item: Any) -> float:
 def positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the indices (n,) of labels in sorted `classes`, or -1 for other labels.
 
-    A string is the class of the same name, as in a features file. No value causes an
-    error or a warning.
+    A string matches the class of the same name (`name_of`), as in a features file. No
+    value causes an error or a warning.
     """
     with np.errstate(all="ignore"):  # a signaling NaN would warn
         if y.dtype.kind in "OUS" or _would_round(y.dtype, classes.dtype):

@@ -1,7 +1,7 @@
 """Define the scikit-learn classifier for rows with any number of classes.
 
-Labels are read after the charge, one row at a time. A statistic with a bound for one
-class per row must not be requested here.
+Labels are read after the charge, one row at a time. Do not request a statistic here if
+its sensitivity assumes one class per row.
 """
 
 from contextlib import AbstractContextManager, nullcontext

@@ -45,8 +45,8 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
     mean_ : ndarray of shape (n_features,)
         The noisy mean.
     explained_variance_ : ndarray of shape (n_components,)
-        Variances of the clipped rows along the components, at least 0. Noise makes the
-        largest variance too large.
+        Variances of the clipped rows along the components, at least 0. Noise biases the
+        largest variance upward.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Explained variances divided by the noisy total variance.
     noise_sd_ : float

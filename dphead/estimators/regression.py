@@ -1,4 +1,4 @@
-"""Define the ridge regression of a bounded number, with differential privacy.
+"""Define the ridge regression of a bounded target, with differential privacy.
 
 Rows are converted one number at a time. No value of a row affects anything before the
 charge.
@@ -37,7 +37,7 @@ _ROUNDING = 1e-6  # error of the norm of rows normalized in float32
 @documented({})
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPRegressor(RegressorMixin, HeadEstimator):
-    """Fit a ridge regression of a bounded number, with differential privacy.
+    """Fit a ridge regression of a bounded target, with differential privacy.
 
     The fit releases a noisy mean and a noisy Gram matrix of centered rows. With little
     noise, the target is a further column of the matrix, which gives the weights. With
@@ -198,8 +198,8 @@ class DPRegressor(RegressorMixin, HeadEstimator):
 def _within_unit(x: np.ndarray) -> np.ndarray:
     """Return rows (n, d) in float32, with those longer than 1 scaled to norm 1.
 
-    Rows of norm 1, up to float32's rounding, stay as they are. Rows that are not finite
-    stay so.
+    Rows of norm 1, up to float32's rounding, stay unchanged. Rows that are not finite
+    stay not finite.
     """
     with np.errstate(all="ignore"):  # a number beyond float32 would cause a warning
         x = np.asarray(x, np.float32)

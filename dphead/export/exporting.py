@@ -27,7 +27,7 @@ FORMATS = {  # module:Format of heads, and of networks; imported on first use
     "onnx": ("dphead.export.networks:ONNX", "dphead.export.finetuned:ONNX"),
     "sklearn": ("dphead.export.heads:SKLEARN", None),
 }
-_TOLERANCE = 1e-4  # largest error of answers, relative to answers above one; chosen
+_TOLERANCE = 1e-4  # largest error of scores, relative to scores above one; chosen
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def export(
     ------
     ValueError
         If the folder holds no head, was modified, or cannot be exported to this format,
-        or if the written files give different scores. Then no files remain.
+        or if the written files give different scores. The written files are removed.
     """
     run, out = Path(run), Path(out)
     if to not in FORMATS:
@@ -133,7 +133,7 @@ def export(
 
 
 def _compare(ours: np.ndarray, theirs: np.ndarray) -> None:
-    """Raise ValueError unless written files give dphead's own answers."""
+    """Raise ValueError unless the written files give dphead's own scores."""
     moved = np.abs(ours - theirs).max(axis=1)
     size = np.maximum(1.0, np.abs(ours).max(axis=1))
     # an infinite score makes `moved` NaN, which is not within any bound

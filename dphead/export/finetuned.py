@@ -42,7 +42,7 @@ def _network(trained: Trained) -> tuple[NormalizedNetwork, dict[str, Any]]:
             std = 1 / state.scale.reshape(spec.shape)
     scale, tokens = (torch.tensor(mean), torch.tensor(std)), spec.model.vocabulary
     network = NormalizedNetwork(own.model, spec.shape, *scale, tokens is not None)
-    # resizing to the network's size, in timm's words
+    # the resizing to the network's size, under timm's keys
     resize = {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bicubic"}
     shape = {"input_size": list(spec.shape), **resize}
     extraction = trained.facts["extraction"]

@@ -24,7 +24,7 @@ LINKS = ("softmax", "sigmoid")
 class Head(nn.Linear):
     """Compute scores = transform(x) @ weight.T + bias.
 
-    `facts` are those of head.json. The weights are to be loaded.
+    `facts` is the content of head.json. Load the weights with `load_state_dict`.
 
     A row that is not finite has no class, and its scores and probabilities are NaN. The
     transform acts on one row at a time: multiply by the axes (axes, their number),

@@ -214,7 +214,7 @@ def described(trained: Trained, tensors: dict[str, np.ndarray]) -> dict[str, Any
 def file_metadata(guarantee: dict[str, Any]) -> dict[str, str]:
     """Return the metadata of a tensor file or a graph.
 
-    A single shared file then keeps its guarantee.
+    A file that is shared without the folder then keeps its guarantee.
     """
     keys = (*_GUARANTEE, "statement", "fit_id")
     return {f"dphead.{key}": str(guarantee[key]) for key in keys}

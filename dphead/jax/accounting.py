@@ -1,4 +1,4 @@
-"""Convert between epsilon, delta and mu, and bound attacks, with numpy's numbers."""
+"""Convert between epsilon, delta and mu, and bound attacks, without jax arrays."""
 
 from dphead.analysis.tradeoff import (
     delta_from_mu,

@@ -1,4 +1,4 @@
-"""Fit heads on jax arrays by the path of the estimators."""
+"""Fit heads on jax arrays, by `DPHeadClassifier`."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -33,14 +33,14 @@ def fit(
 ) -> Head:
     """Charge the ledger, then fit a private head.
 
-    What can be known is checked before the charge, without reading a row.
+    Arguments are checked before the charge, without reading a row.
 
     Parameters
     ----------
     features : array of shape (n_rows, n_features)
-        Array of numpy (float16, float32, float64), or of jax (bfloat16 too), on one
-        device or with its rows sharded over several, also of other processes. Rows are
-        rounded to float32.
+        NumPy array (float16, float32, float64), or jax array (also bfloat16) on one
+        device, or sharded by rows over several devices and processes. Rows are rounded
+        to float32.
     labels : array of shape (n_rows,)
         Class indices of all rows, on each process. A row with another label adds zero
         to every sum.
@@ -69,9 +69,9 @@ def fit(
         If an argument is invalid, or jax traces an array or the call. Nothing is
         charged then.
     LedgerError
-        If the fit would exceed the budget, on all processes.
+        If the fit would exceed the budget. All processes raise it.
     """
-    refuse_traced()  # for numpy's backend too, because jax would trace the head
+    refuse_traced()  # also with the numpy backend, because jax would trace the head
     own: dict[str, Any] = {"backend": "jax"}
     own |= {name: settings.pop(name) for name in _PARAMETERS & settings.keys()}
     if isinstance(method, Method):

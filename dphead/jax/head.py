@@ -88,8 +88,8 @@ class Head:
         Raises
         ------
         ValueError
-            If the arrays differ from the fitted ones, because the guarantee may not
-            cover them. If the head was loaded.
+            If the head was loaded, or its arrays differ from the fitted arrays, so that
+            the guarantee may not cover them.
         """
         if not hasattr(self.model, "_result"):
             raise ValueError(
@@ -165,7 +165,7 @@ def scores(head: Head, x: Any) -> Any:
     Notes
     -----
     Rows are transformed as in training, in float64, even if jax has float32 as its
-    default. Derivatives leave the rounding of rows out.
+    default. Derivatives ignore the rounding of rows.
     """
     with own_settings():
         return _scores(head, x, jnp.float64).astype(head.weights.dtype)
@@ -181,7 +181,7 @@ def _(primals: Any, tangents: Any) -> Any:
 def probabilities(head: Head, x: Any) -> Any:
     """Return class probabilities (..., n_classes); NaN for a row without a class.
 
-    As `dphead.analysis.metrics.probabilities`, for arguments as in `scores`.
+    Arguments are as in `scores`. See also `dphead.analysis.metrics.probabilities`.
     """
     z = scores(head, x)
     z = jnp.where(jnp.isfinite(z).all(-1, keepdims=True), z, jnp.nan)

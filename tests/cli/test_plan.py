@@ -42,7 +42,7 @@ def test_a_table_a_bar_each_and_what_is_enough(digits, tmp_path):
     assert f"Enough epsilon {enough} with {table[enough]} %" in text
     assert "images of each class; you have" in text
     assert f"PRIVATE.h5 --epsilon {enough} --delta 1e-05" in text
-    assert "1,438 public rows stood in for 5,000" in text
+    assert "The forecast used 1,438 public rows in place of 5,000" in text
     assert "declared public: nothing is charged" in text
     assert contents(digits.parent) == before
     assert charges() == 0

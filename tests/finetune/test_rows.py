@@ -221,7 +221,7 @@ def test_the_random_rows_of_trials_all_count(vocabulary, group):
     "rows, said",
     [
         (np.ma.masked_equal(texts()[0], 3), "cannot be a masked array"),
-        ([[1, 2], [3]], "all rows must have one shape"),
+        ([[1, 2], [3]], "all rows must have the same shape"),
         (np.zeros((9, 3, 0), int), r"got int64 of shape \(9, 3, 0\)"),
     ],
 )

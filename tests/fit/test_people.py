@@ -614,7 +614,7 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(
     else:  # the file names a place that cannot be read
         monkeypatch.delenv("DPHEAD_LEDGER")
     for command in ("report", run, "--card"), ("export", run, "--to", "sklearn"):
-        unknown = "is not reachable, so what was merged or fitted after this run"
+        unknown = "is not reachable, so merges and fits after this run are unknown"
         assert unknown in words(fitted(*command).err)
 
 
@@ -639,7 +639,7 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     merged = Path(str(Ledger(place).meta(MOVED)))
     merged.rename(tmp_path / "gone.sqlite")
     said = words(fitted("report", project / "run", "--card").err)
-    assert "is not reachable, so what was merged" in said
+    assert "is not reachable, so merges and fits" in said
 
 
 def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
