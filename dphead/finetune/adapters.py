@@ -12,7 +12,7 @@ from torch import Tensor, nn
 class _LowRank(nn.Module):
     """Add a low-rank update to a frozen linear layer or convolution.
 
-    `up` starts at zero, so the network starts as it was [Hu et al. 2022].
+    `up` starts at zero, so the update starts at zero [Hu et al. 2022].
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class _LowRank(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Return the layer's weight with the update. Some models use it themselves."""
+        """Return the layer's weight plus the update, as models that read it expect."""
         update = self.up.weight.flatten(1) @ self.down.weight.flatten(1)
         return self.base.weight + update.view_as(self.base.weight)
 
@@ -56,7 +56,7 @@ class _LowRank(nn.Module):
 def _takes_update(layer: nn.Module) -> bool:
     """Return whether a layer's output is linear in its weight, with one group.
 
-    timm's Conv2dSame pads its input. Other subclasses may use the weight otherwise.
+    timm's Conv2dSame only pads its input. Other subclasses may transform the weight.
     """
     same = type(layer).__name__ == "Conv2dSame"
     if type(layer) is nn.Conv2d or (same and isinstance(layer, nn.Conv2d)):
@@ -67,9 +67,10 @@ def _takes_update(layer: nn.Module) -> bool:
 def adapt(
     model: nn.Module, adapter: str, rank: int, seed: int, wanted: Callable[[str], bool]
 ) -> None:
-    """Train low-rank updates ("lora") or biases ("bias"), and the last linear layer.
+    """Make low-rank updates ("lora") or biases trainable, and the last linear layer.
 
-    `wanted` returns whether the adapter applies to the parameter of a name.
+    `adapter` is "lora" or "bias". `wanted` returns whether the adapter applies to the
+    parameter with a given name. All other parameters are frozen.
 
     Raises ValueError if the model lacks a last linear layer, or anything to adapt.
     """

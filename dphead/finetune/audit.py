@@ -15,7 +15,7 @@ from dphead.solvers.base import ProblemInfo
 
 
 class _UsedRows(TorchSums):
-    """Sum clipped gradients, leaving out padding slots."""
+    """Sum the clipped gradients of used rows that have a class, without padding."""
 
     def add(
         self,
@@ -51,7 +51,7 @@ def audited(
     shape : tuple of int
         (channels, h, w) of a row.
     facts : ProblemInfo
-        The public facts of the audit's rows.
+        Public sizes of the audit's rows.
     group_cap : int, optional
         Number of images of a row, if groups are protected.
 

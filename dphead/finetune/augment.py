@@ -1,8 +1,8 @@
 """Make random views of images from public random numbers of each row.
 
-A view's numbers depend only on (step, the row's content, view). So a row's
-statistic is the same in any slot and with any other rows. Slots cannot seed the views,
-because removing a row shifts all later rows. The numbers need not be secret: the
+A view's numbers depend only on the step, the row's content and the view. Therefore a
+row's statistic is the same in any slot and with any other rows. Slots cannot seed the
+views, because removing a row shifts all later rows. The numbers need not be secret: the
 guarantee holds against an attacker who knows them. Equal rows have equal views.
 """
 

@@ -49,7 +49,7 @@ def schedule(
     others: Sequence[GaussianEvent] = (),
     epoch_steps: int | None = None,
 ) -> Schedule:
-    """Compute the least noise, or the most rows or steps, that the budget allows.
+    """Compute the smallest noise, or largest batch or number of steps, for a budget.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def schedule(
     Raises
     ------
     ValueError
-        If the given values exceed the budget, or no missing value fits.
+        If the given values exceed the budget, or no value of the missing one meets it.
 
     Notes
     -----

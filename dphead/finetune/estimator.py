@@ -51,10 +51,9 @@ class DPFinetuneClassifier(PrivateClassifier):
 
     `X` is uint8 (n, h, w) or (n, h, w, channels), or other rows (n, ...), which the
     network gets unchanged: floats as float32, or with `vocabulary` integer tokens as
-    int64. Rows with an undeclared label add
-    zero to every sum. A parameter that is None has the preset's value, or else its
-    default. If one of `noise_multiplier`, `batch_size` and `steps` is None, it follows
-    from epsilon and delta.
+    int64. Rows with an undeclared label add zero to every sum. A parameter that is None
+    has the preset's value, or else its default. If one of `noise_multiplier`,
+    `batch_size` and `steps` is None, it follows from epsilon and delta.
 
     Parameters
     ----------
@@ -228,7 +227,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         return settings
 
     def _network(self, settings: Settings, x: np.ndarray, n_classes: int) -> Network:
-        """Return the network for rows, images with channels first."""
+        """Return the network for the rows x. Images have channels first."""
         own = self.model if isinstance(self.model, nn.Module) else None
         pixels = x.dtype == np.uint8 and self.vocabulary is None
         if not pixels and not settings.of_user:
@@ -318,8 +317,8 @@ class DPFinetuneClassifier(PrivateClassifier):
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores (n, n_classes), or (n,) for two classes.
 
-        With two classes, it is the score of the second class minus the score of the
-        first.
+        For two classes, the result is the score of the second class minus the score of
+        the first.
         """
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores

@@ -286,7 +286,7 @@ class PerExample:
             with (
                 # anomaly detection would show a row whose gradient is NaN
                 torch.autograd.set_detect_anomaly(False),
-                # trials before the charge have no autocast of the caller's
+                # trials before the charge do not have the caller's autocast either
                 torch.autocast(x.device.type, enabled=False),
                 without_compiler(),
             ):

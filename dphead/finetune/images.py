@@ -17,7 +17,7 @@ from PIL import Image
 
 
 class Opened(NamedTuple):
-    """Hold rows for a network.
+    """Hold rows of a source in memory, to train a network or to measure it.
 
     Attributes
     ----------

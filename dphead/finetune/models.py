@@ -130,7 +130,7 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _parts_of(module: nn.Module) -> set[int]:
-    """Return where the layers and the memory of a module's tensors are."""
+    """Return the ids of a module's layers, and the memory addresses of its tensors."""
     found = {
         one.untyped_storage().data_ptr()
         for one in chain(module.parameters(), module.buffers())
@@ -145,8 +145,8 @@ def functional_call(
     """Call a model with other values of its parameters, and with copies of its buffers.
 
     The call cannot change the model. torch's function would leave these values in a
-    layer that has two names, and in the cache of `parametrize.cached`, which is one for
-    all threads.
+    layer that has two names, and in the cache of `parametrize.cached`, which all
+    threads share.
     """
     parametrize._cache.clear()
     layers: list[Any] = [*model.modules()]
@@ -291,21 +291,21 @@ def _check_scale(name: str, value: Scale, channels: int, least: float) -> None:
 
 
 class Called(set[nn.Module]):
-    """Note the modules that this thread calls, as a global hook of torch."""
+    """Record the modules that this thread calls, as a global hook of torch."""
 
     def __init__(self) -> None:
         self._thread = get_ident()
 
     def __call__(self, module: nn.Module, _: object) -> None:
-        """Note a module. Only torch calls it."""
+        """Record a module. Only torch calls this."""
         if get_ident() == self._thread:
             self.add(module)
 
 
 def refuse_hooks(modules: Iterable[nn.Module]) -> None:
-    """Raise ValueError if torch calls a hook or mode of the user's. It would see rows.
+    """Raise ValueError if the user gave torch a hook or mode, which would see rows.
 
-    The mode of a default device is torch's own. `modules` are the network's layers, and
+    The mode of a default device is allowed. `modules` are the network's layers, and
     other modules that a loss calls.
     """
     for mode in (
@@ -392,7 +392,7 @@ def refuse_moving(
     device: torch.device | str = "cpu",
     vocabulary: int | None = None,
 ) -> Tensor:
-    """Return scores (3, n_classes) of random rows, if each depends on its row only.
+    """Return scores (3, n_classes) of random rows, after a check that rows do not mix.
 
     The check compares the output of a public random row in two batches that differ in
     the other rows. It finds layers that `refuse_mixing` does not know.
@@ -435,7 +435,7 @@ def refuse_moving(
 
 
 def bits(value: Tensor) -> bytes:
-    """Return the bytes of a tensor, which are equal for equal NaNs."""
+    """Return the bytes of a tensor, to compare tensors that may have NaN."""
     data = value.detach().to_dense().cpu().contiguous().view(-1).view(torch.uint8)
     return data.numpy().tobytes()
 

@@ -82,7 +82,7 @@ class NetworkSpec:
     model : ModelSpec
         The network.
     shape : tuple of int
-        (channels, h, w) of an image, or another shape in a loop of the user's own.
+        (channels, h, w) of an image, or the shape of another kind of row.
     n_classes : int
         Number of public classes.
     pixels : bool, default True
@@ -133,7 +133,7 @@ class NetworkSpec:
 
     @property
     def n_features(self) -> int:
-        """Return the number of values of a row, which `ImageRows` has."""
+        """Return the number of values of a row, as in `ImageRows`."""
         size = int(np.prod(self.shape))
         return self.images * (size + 1) or size
 
@@ -366,8 +366,9 @@ class TorchSums:
         each row equally. On a CPU, it chooses 1 if a trial finds that a row's bits
         depend on its slot.
     batch : int, default 256
-        Expected rows per pass. A chunk holds a quarter of them, because the last chunk
-        is padded, or 32. On a CPU, a chunk of more than 8 rows holds at most 160 MiB.
+        Expected rows per pass. A chunk has at most a quarter of them, because the last
+        chunk is padded, but up to 32. On a CPU, a chunk of more than 8 rows takes at
+        most 160 MiB.
 
     Raises
     ------
@@ -425,10 +426,10 @@ class TorchSums:
         return True
 
     def probe(self) -> str:
-        """Return a SHA-256 of the sum of a chunk of random images at the first weights.
+        """Return a SHA-256 of a chunk's sum for random images and the initial weights.
 
-        It is equal on all processes if they compute gradients alike. On a GPU it is
-        empty, because some operations of a GPU do not repeat their bits.
+        It is equal on all processes if they compute equal gradients. On a GPU, return
+        "", because some operations of a GPU do not repeat their bits.
         """
         spec = self.network.spec
         if self.network.device.type != "cpu":
@@ -470,9 +471,9 @@ class TorchSums:
         return equal
 
     def is_compared(self, statistic: Statistic) -> bool:
-        """Return False for a network's gradient, since no second computation checks it.
+        """Return whether a second computation checks the sum: not for gradients here.
 
-        No other computation gives the same bits.
+        No second computation of a network's gradient gives the same bits.
         """
         return not isinstance(statistic, ModelGradient)
 
@@ -578,7 +579,7 @@ class TorchSums:
     def _parts(
         self, part: Block, used: np.ndarray, step: int = 0
     ) -> tuple[list[Part], np.ndarray]:
-        """Return a chunk's gradients, and (chunk,) bool: whether each row counts."""
+        """Return a chunk's gradients, and (chunk,) bool: whether each row is used."""
         spec = self.network.spec
         device = self.network.device
         images, y = spec.unpacked(part.x, part.y)

@@ -182,7 +182,7 @@ class FinetuneOptions(RunOptions):
 
     @property
     def groups(self) -> tuple[int | None, bool]:
-        """Return the group cap of the plan, and whether means of groups count.
+        """Return the group cap of the plan, and whether group means are used.
 
         A group is one row of the training, whatever its number of images.
         """

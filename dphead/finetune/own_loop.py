@@ -140,7 +140,7 @@ class PrivateTraining:
     clip_norm : float, default=1.0
         Bound on the norm of a row's gradient.
     noise_multiplier : float, default=None
-        Noise multiplier. None means from the budget.
+        Noise multiplier. None computes it from the budget.
     relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighboring relation.
     nominal_n : int, default=None
@@ -162,8 +162,8 @@ class PrivateTraining:
         Group (person) of each row.
     group_cap : int, default=None
         Number of rows used per group: the first ones. The training then protects
-        groups, and `sampling_prob` applies to groups. Its gradient is the mean over its
-        rows.
+        groups, and `sampling_prob` applies to groups. The gradient of a group is the
+        mean over its rows.
     vocabulary : int, default=None
         Number of tokens. Features are then integers from 0 to vocabulary - 1, which
         `loss` gets as int64. A row with another number adds zero.
@@ -279,7 +279,7 @@ class PrivateTraining:
         return self
 
     def _prepare(self, options: RunOptions) -> Fit:
-        """Make the fit, which the charge needs. No row affects it."""
+        """Return the fit to charge. No value of a row affects it."""
         names = declared(self.classes)
         cap = self.group_cap
         require_both(self.groups, cap)
@@ -477,8 +477,8 @@ class PrivateTraining:
     def _weights(self) -> np.ndarray:
         """Return the module's trained parameters (size,).
 
-        Raises ValueError if the module trains other parameters than at the charge, if
-        others or buffers changed.
+        Raises ValueError if other parameters are trained than at the charge, or if a
+        buffer or a parameter that is not trained has changed.
         """
         own, given = self._network.model, self.model
         shapes, found = ([(n, p.shape) for n, p in trained(m)] for m in (own, given))
@@ -578,7 +578,7 @@ def _saved(kept: list[Stateful], fit_id: str, step: int) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return a state with numbers of Python in place of NumPy's, which do not load."""
+    """Return a state with NumPy's numbers as Python's: torch would not load NumPy's."""
     if type(value) in (list, tuple):
         return type(value)(map(_plain, value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Provide 8-bit images as private rows, read one by one or group by group."""
+"""Provide images in memory as private rows: one image, or one group, per row."""
 
 import hashlib
 from collections.abc import Iterator
@@ -37,8 +37,9 @@ class ImageRows:
 
     Notes
     -----
-    `n_features` is channels times pixels, and with groups their numbers with the labels
-    of `group_cap` images. A network's statistic has the size of its parameters instead.
+    `n_features` is channels times pixels. With groups, it is `group_cap` times this
+    number plus one for the label. The size of a network's statistic does not depend on
+    it: it is the number of trained parameters.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ImageRows:
         self._hold(places)
 
     def _hold(self, places: np.ndarray) -> None:
-        """Take the rows of these images (n_rows, images of a row)."""
+        """Set the rows. `places` has the images' indices, (n_rows, images per row)."""
         self._places, self.n_rows = places, len(places)
         y = self._labels(places)
         # a group has a class if any of its images has one
@@ -72,7 +73,7 @@ class ImageRows:
         self.within = self._slots.within
 
     def _labels(self, places: np.ndarray) -> np.ndarray:
-        """Return the labels of images, -1 for place -1."""
+        """Return the labels of the images with these indices, -1 for index -1."""
         return np.where(places >= 0, np.append(self._y, -1)[places], -1)
 
     def part(self, start: int, stop: int) -> Self:
@@ -108,10 +109,10 @@ class ImageRows:
 
 
 def group_places(groups: np.ndarray, group_cap: int) -> np.ndarray:
-    """Return the places (n_groups, group_cap) of the first images of each group.
+    """Return the indices (n_groups, group_cap) of the first images of each group.
 
-    Places that a group does not use are -1. An image without a group is a group of its
-    own. A group's places depend on that group's images only.
+    A group with fewer images gets indices of -1. An image without a group is its own
+    group. A group's indices depend only on which images belong to the group.
     """
     alone = groups == NO_GROUP
     ids = np.where(alone, -1 - np.arange(len(groups)), groups)  # group ids are >= 0

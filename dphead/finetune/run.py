@@ -209,7 +209,7 @@ def _local_device(device: str) -> str:
 def _facts_to_agree(
     options: FinetuneOptions, data: Data, network: Network
 ) -> dict[str, str | list[str]]:
-    """Return what must be equal on all processes of a run (`agree`)."""
+    """Return the values that all processes of a run must share (`agree`)."""
     inputs = {k: v for k, v in vars(network.spec).items() if k != "model"}
     return {
         **software("torch", "timm"),
@@ -372,7 +372,7 @@ class _Training:
 def _about_lost_steps(
     out: Path, charged: Charge, found: Schedule, before: int
 ) -> list[str]:
-    """Return a warning if epochs of random allocation were ever interrupted.
+    """Return a warning if the run was interrupted within epochs of random allocation.
 
     The remaining steps of such epochs use no images
     (dphead/privacy/proofs/allocation.md).
@@ -472,7 +472,7 @@ def make_training(
     target : Target
         The budget.
     facts : ProblemInfo
-        The public facts of the rows.
+        Public sizes of the rows.
     network : Network
         The network to train.
 

@@ -25,7 +25,7 @@ from dphead.finetune.settings import ModelSpec
 from dphead.finetune.solver import TrainingState
 from dphead.fit import files
 
-# settings that only a training uses
+# settings of `ModelSpec` that only training uses, with their values after it
 _UNUSED: dict[str, Any] = {"weights": None, "layers": (), "adapter": "none"}
 
 

@@ -60,7 +60,7 @@ class Data:
     split : str
         The split of the rows; "all" for a source without splits.
     source : SourceFacts
-        Public facts of the source, for the report.
+        Public description of the source, for the report.
     digests : ndarray or None
         Digests of images, for the index of known images.
     groups : ndarray or None
@@ -72,9 +72,9 @@ class Data:
     holdout : dict
         How --test-fraction split the features file; {} without --test-fraction.
     facts : dict
-        What must be equal on all processes (`agree`).
+        Values that must be equal on all processes (`agree`).
     digest : str
-        As `About.rows`.
+        Digest of the rows, as `About.rows`.
     """
 
     rows: Rows
@@ -102,8 +102,8 @@ def load_data(
 ) -> Data:
     """Load images, or the feature maps of a features file, to train on.
 
-    Each of several processes loads its own part. Process 0 loads all images, to know
-    them again. Images have no data set id yet (`identified`).
+    Each of several processes loads its own part. Process 0 loads all images, to compare
+    them with known images. Images have no data set id yet (`identified`).
     """
     if files.is_features_file(path):
         return _load_maps(options, path, split, hosts)
@@ -234,8 +234,8 @@ def _with_contents(
 ) -> str:
     """Return a digest of a listing, its images and groups, which a resume compares.
 
-    Nobody without the index's key can test for an image with it. Without an index, the
-    result is "", and a group cap is refused (`identified`).
+    Only a holder of the index's key can use it to test whether an image is there.
+    Without an index, the result is "", and a group cap is refused (`identified`).
     """
     if index is None:
         return ""
@@ -247,10 +247,10 @@ def _with_contents(
 def _image_facts(
     rows: ImageRows, shape: tuple[int, ...], parts: list[ImageRows], hosts: Hosts
 ) -> dict[str, str | list[str]]:
-    """Return what must be equal in the images of all processes.
+    """Return sizes and digests of images that all processes must share.
 
-    Process 0 has a digest of the images and classes of each part, and the others of
-    their own.
+    Process 0 has a digest of the images and classes of each part. The others have only
+    the digest of their own part.
     """
     digests = [
         part.digest() if hosts.first or i == hosts.index else ""
@@ -403,9 +403,9 @@ def _named(options: FinetuneOptions) -> str | None:
 def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | None:
     """Return (test rows, their origin) from --test or another split, or None.
 
-    The rows count as training rows if they are images with the same path and split, or
-    maps of the same data set in the same split or in another file. Raises ValueError if
-    their shape, classes or features differ from those of the training rows.
+    Test rows are called training rows if they are images with the same path and split,
+    or maps of the same data set in the same split or in another file. Raises ValueError
+    if their shape, classes or features differ from those of the training rows.
     """
     if options.test is None and options.test_split is None:
         return None

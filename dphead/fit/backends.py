@@ -22,7 +22,8 @@ _PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtp
 def uses_jax(backend: str) -> bool:
     """Return whether a backend computes with JAX.
 
-    "auto" does if JAX finds an accelerator. jax is not imported without its plugins.
+    "auto" does if JAX finds an accelerator. jax is imported only if a plug-in for
+    accelerators is installed.
     """
     if backend != "auto" or not any(find_spec(name) for name in _PLUGINS):
         return backend == "jax"
@@ -71,7 +72,7 @@ def on_device(solver: Solver[_T], backend: str) -> Solver[_T]:
 
 @dataclass(frozen=True)
 class _OnDevice(Generic[_T]):
-    """Give a solver its released values as jax arrays, in float64."""
+    """Run a solver on released values that are jax arrays, in float64."""
 
     solver: Solver[_T]
 
@@ -85,7 +86,7 @@ class _OnDevice(Generic[_T]):
         return self.solver.plan(facts)
 
     def solve(self, facts: ProblemInfo) -> Generator[Request, Released, _T]:
-        """Pass the solver's requests on, and return what it returns."""
+        """Pass on the solver's requests, and return its result."""
         steps: Any = self.solver.solve(facts)  # None begins a generator
         answer: Any = None
         while True:

@@ -1,8 +1,8 @@
 """Forecast the time of a fit from public sizes, and refuse fits that take hours.
 
-The forecast is an operation count over measured rates. It leaves out reading from
-disk, and counts the checks of sums of one matrix per class only. It is only accurate
-enough to distinguish minutes from hours.
+The forecast is the number of operations divided by measured rates. It omits reading
+from disk. It includes the time to verify sums only for sums of one matrix per class. It
+is only accurate enough to distinguish minutes from hours.
 """
 
 import shlex
@@ -53,7 +53,7 @@ def missing_kernels(seconds: float) -> str:
         return ""
     if kernels.stale():
         return (
-            "The compiled kernels of this installation do not fit its C sources, so "
+            "The compiled kernels of this installation do not match its C sources, so "
             "numpy computes the sums, which takes longer. In the folder of dphead's "
             "setup.py type `pip install --no-deps .`, or `pip install --no-deps -e .` "
             "if you change the code there."

@@ -93,14 +93,15 @@ def extraction_of(file: FeaturesFile) -> dict[str, Any]:
 def rows_digest(file: FeaturesFile) -> str:
     """Return a digest of a file's rows, which a resume compares (`About.rows`).
 
-    Its key is the file's salt, so nobody without the file can test for a row with it.
+    It covers the file's salt, so that nobody without the file can use the digest to
+    test whether a row is in the file.
     """
     text = f"{file.salt} {file.config_hash}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def file_facts(file: FeaturesFile) -> dict[str, str]:
-    """Return what must be equal in the features files of all processes of a run.
+    """Return sizes and digests that all processes' features files must share.
 
     Every column is compared, by the digests of the file's blocks.
     """
@@ -127,8 +128,8 @@ class SourceFacts:
     feature_space : str
         Description of the features. A head only accepts rows of its feature space.
     classes_declared : str
-        Who declared the classes public: "classes-flag" or "folder-names-flag" at the
-        extraction, or "fit-flag".
+        How the classes were declared public: "classes-flag" or "folder-names-flag" at
+        the extraction, or "fit-flag".
     extraction : dict
         Settings of the feature extraction, as `dphead predict` needs them.
     grouped : bool
@@ -150,8 +151,8 @@ class SourceFacts:
 def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
     """Describe a features file by public values, with its public classes.
 
-    Its data set is the one whose ledger counts it. Raises LedgerError as
-    `declared_people`.
+    `dataset_id` is the data set whose ledger counts the file. Raises LedgerError as
+    `declared_people` does.
     """
     return SourceFacts(
         n_features=file.n_features,
@@ -298,7 +299,7 @@ def test_origin(
 def measured_rows(
     rows: FeaturesRows, file: FeaturesFile, classes: list[str] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of an open file, to predict or to measure on.
+    """Return the features and class indices of rows, to predict or to measure on.
 
     Parameters
     ----------
@@ -314,7 +315,7 @@ def measured_rows(
     (n, n_features) float
         Features, with NaN where training masks the row.
     (n,) int
-        Class positions.
+        Class indices.
     """
     labels = rows.measured_labels()
     if classes is not None:
@@ -343,11 +344,11 @@ def open_matching(
     LinearHead
         The head.
     dict
-        The head's facts.
+        The contents of head.json.
     (n, n_features) float
         The rows' features.
     (n,) int
-        The rows' class positions.
+        The rows' class indices.
 
     Raises
     ------
@@ -421,8 +422,8 @@ def extract_like(
     Raises
     ------
     ValueError
-        If the head does not record its extraction, or has another number of backbones
-        with weights.
+        If the head does not record its extraction, or `weights` does not have one file
+        for each backbone with weights.
     """
     from dphead_extract.features.concatenation import concatenate
     from dphead_extract.normalization import RowNorm

@@ -43,12 +43,12 @@ _T = TypeVar(
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Hold what is public about a fit besides its plan, for the charge and the report.
+    """Describe a fit, apart from its plan, for the charge and the report.
 
     Attributes
     ----------
     source : SourceFacts
-        What is public about the rows.
+        Public description of the rows.
     name, preset : str and str or None
         The method's name, and the preset's, for the ledger and the report.
     settings, settings_from : dict and str
@@ -110,7 +110,7 @@ class RowSizes:
 
 @dataclass(frozen=True)
 class FitResult(Generic[_T]):
-    """Hold what a fit trained, its plan, and how the fit went.
+    """Hold the result of a fit: what it trained, its plan and its charge.
 
     `seconds` is the wall time of the releases and the solver, without the charge.
     """
@@ -132,7 +132,7 @@ class Fit(Generic[_T]):
     plan : FitPlan
         The planned releases, and the solver.
     sizes : RowSizes
-        What is known of the rows before the charge.
+        Sizes of the rows, which are known before the charge.
     rows : callable
         Function that returns the rows. It is called after the charge.
     summer : VerifiedSum
@@ -142,13 +142,13 @@ class Fit(Generic[_T]):
     hosts : Hosts or None
         The processes that hold the rows; None if this process holds all.
     agreed : dict
-        What must be equal on all processes (`agree`).
+        Values that must be equal on all processes (`agree`).
     backend : str
-        What computes the solver's algebra (`on_device`).
+        Backend that computes the solver's algebra (`on_device`).
     groups : RowGroups or None
         The groups of rows with a data set, which the charge compares. Private.
     about : About
-        What else is public about the fit.
+        Description of the fit, for the charge and the report.
     """
 
     plan: FitPlan[_T]
@@ -242,7 +242,7 @@ class Fit(Generic[_T]):
         Returns
         -------
         FitResult
-            What the solver returned, and the charge.
+            The solver's result, and the charge.
 
         Raises
         ------
@@ -277,7 +277,7 @@ class Fit(Generic[_T]):
         return FitResult(trained, self.plan, book, fit_id, self.noise.private, seconds)
 
     def serve(self, resume: Callable[[], tuple[Solver[_T], int]] | None = None) -> _T:
-        """Sum this process's rows for process 0, and return what its solver returns.
+        """Sum this process's rows for process 0, and return the solver's result.
 
         Process 0 calls `carry_out`. It charges, samples and adds noise.
         """
@@ -329,8 +329,8 @@ def warn_of_duration(fit: Fit[Any], seconds: float) -> None:
 def _warn_once(text: str) -> None:
     """Warn once per process.
 
-    Python repeats a warning after each change of its filters, which
-    `warnings.catch_warnings` is, too.
+    Python repeats a warning after each change of its filters, such as
+    `warnings.catch_warnings`.
     """
     warnings.warn(text, stacklevel=3)
 
@@ -346,7 +346,7 @@ def fit_rows(
     not_private: bool = False,
     backend: str = "numpy",
 ) -> FitResult[_T]:
-    """Fit rows that are in memory, charged to `ledger`, or to a ledger of its own.
+    """Fit rows in memory, charged to `ledger` or to a new ledger in memory.
 
     Parameters and errors are as in `Fit` and `charge_ledger`. The default `summer` uses
     this host's processor.
@@ -398,9 +398,9 @@ def charge_ledger(
     Raises
     ------
     LedgerError
-        If the ledger refuses the plan, or another ledger on the same images has a
-        budget (`charging`). If the fit has no guarantee and the ledger is not its own.
-        In these cases, no release is charged.
+        If the ledger refuses the plan, if another ledger on the same images has a
+        budget (`charging`), or if the fit has no guarantee and the ledger has or may
+        get other fits. No release is charged then.
     """
     plan, seed = fit.announced, fit.noise.seed
     text = f"{fit.about.name} {fit.about.preset or ''}".strip()
@@ -425,7 +425,8 @@ def charge_ledger(
 def _check_own(ledger: Ledger, seed: int | None) -> None:
     """Raise LedgerError if a fit would make the total of other fits infinite.
 
-    Its epsilon is infinite, and no charge can be undone.
+    A fit with a seed or without noise has an infinite epsilon, and no charge can be
+    undone.
     """
     if ledger.path == IN_MEMORY and not any(
         event.noise_multiplier for event in ledger.events()

@@ -55,7 +55,7 @@ class LookAlike:
     x : (n, n_features) float
         Features.
     y : (n,) int
-        Class positions. Rows with -1 (no class) are left out.
+        Class indices. Rows with -1 (no class) are not used.
     n_classes : int
         Number of classes.
     groups : (n,) int or None
@@ -104,7 +104,7 @@ class Question:
     settings : dict
         The method's settings by name.
     draws : int
-        Draws of the split and the noise, for each epsilon.
+        Number of draws of the split and the noise, for each epsilon.
     seed : int
         Seed of the first draw.
 
@@ -187,7 +187,7 @@ class Forecast:
     Attributes
     ----------
     question : Question
-        What was forecast.
+        The private fits that were forecast.
     source : str
         Source of the method's settings.
     unit : str
@@ -371,9 +371,9 @@ class _Draw(NamedTuple):
 def split_rows(
     groups: np.ndarray, n_rows: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split row positions at random into rows to train on and held-out rows.
+    """Split row indices at random into rows to train on and held-out rows.
 
-    Each group is on one side, so a few more rows may be held out than `forecast` says.
+    No group is divided, so a few more rows can be held out than `forecast` documents.
 
     Parameters
     ----------
@@ -387,9 +387,9 @@ def split_rows(
     Returns
     -------
     (m,) int
-        Positions of the rows to train on, sorted.
+        Indices of the rows to train on, sorted.
     (k,) int
-        Positions of the held-out rows, sorted.
+        Indices of the held-out rows, sorted.
 
     Raises
     ------
@@ -444,7 +444,7 @@ def _measured(plan: FitPlan, draw: _Draw, verified: VerifiedSum) -> float:
 
 
 def _detected(plan: Plan) -> dict[bool, float]:
-    """Return `_Point.detected` of a plan, which is 1 without noise."""
+    """Return a plan's bounds on membership inference, which are 1 without noise."""
     if not plan.private:
         return dict.fromkeys(comparisons(plan.relation), 1.0)
     return detection_limits(plan.events(), plan.relation)

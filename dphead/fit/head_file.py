@@ -8,7 +8,7 @@ from dphead.privacy.axes import PublicAxes
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.head import LinearHead
 
-# required facts of a head, with their types
+# required entries of head.json, with their types
 _FACTS = {"unit_norm": bool, "loss": str, "class_names": list, "feature_space": str}
 
 
@@ -49,7 +49,7 @@ def save_head(folder: str | Path, head: LinearHead, facts: dict[str, Any]) -> st
 
 
 def open_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
-    """Read a head and its facts.
+    """Read a head, and the contents of its head.json.
 
     Raises
     ------

@@ -86,10 +86,10 @@ def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
 def counted_in(dataset_id: str) -> str:
     """Return the id of the ledger that counts a data set: its own, or a shared one.
 
-    `dphead ledger people` first closes the ledgers of a data set. A mark in them names
-    the other data set, and is followed only when the ledger there has the fits of all.
-    Until then, no closed ledger takes a fit, and its fits and budget count
-    (`moved_to`).
+    `dphead ledger people` closes the ledgers of a data set, and notes in them which
+    other data set's ledger will count it. This note is followed only after that ledger
+    has all their fits. Until then, a closed ledger takes no fit, and its fits and
+    budget still count (`moved_to`).
     """
     if not has_home() or (into := _noted_in(dataset_id, MERGED)) is None:
         return dataset_id
@@ -98,7 +98,7 @@ def counted_in(dataset_id: str) -> str:
 
 
 def _noted_in(dataset_id: str, fact: str) -> str | None:
-    """Return a fact of a data set's ledger in DPHEAD_HOME or on the team's server."""
+    """Return an entry of a data set's ledger in DPHEAD_HOME or on the team's server."""
     path, url = default_ledger_path(dataset_id), team_url()
     places = [path] if path.is_file() else []
     for place in (*places, *([] if url is None else [url])):
@@ -116,7 +116,7 @@ def _noted_in(dataset_id: str, fact: str) -> str | None:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Hold the groups of rows, and what their source declares. Private.
+    """Hold the groups of rows, and the id system that their source declares. Private.
 
     Attributes
     ----------
@@ -177,16 +177,16 @@ class RowGroups:
 def declared_people(rows: RowGroups) -> dict[str, Any] | None:
     """Return the declared id system of rows, or None.
 
-    Rows that were written before the declaration have it from their ledger. Their
-    people must be recorded too, because files of one data set can have different
-    people.
+    If a file was written before the declaration, its ledger has the declaration. The
+    people of the file must be recorded too, because files of one data set can have
+    different people.
 
     Raises
     ------
     LedgerError
         If the people were not recorded in the index of people, or if their ledger is
-        not the ledger of the id system. No value of a row but its group decides this,
-        for the data holder alone.
+        not the ledger of the id system. Of a row's values, only the group can cause
+        this error, which is for the data holder only.
     ExtractError
         If people who were declared new are in a data set with another ledger.
     """
@@ -261,8 +261,8 @@ def open_ledger(
     Raises
     ------
     LedgerError
-        If the file is another data set's ledger, not a ledger, or not the one that was
-        noted there.
+        If the file is another data set's ledger, not a ledger, or not the ledger that
+        was noted at its path.
     """
     path = ledger_path(path, dataset_id)
     check_noted(path)  # creates no file
@@ -312,8 +312,9 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
 def data_set_of(ledger: str | Path | None) -> str | None:
     """Return the ledger's data set id, or None if it is not set or there is no file.
 
-    A server has ledgers of several data sets, but the name of one has the id. Raises
-    LedgerError for a name that is not on the server of DPHEAD_LEDGER.
+    The URL of a server has no id, because a server has ledgers of several data sets.
+    The name of one of these ledgers has an id. Raises LedgerError for a name that is
+    not on the server of DPHEAD_LEDGER.
     """
     if ledger is None or is_url(ledger):
         return None
@@ -355,7 +356,7 @@ def image_index() -> ImageIndex:
 
 
 def image_indexes() -> list[ImageIndex]:
-    """Return the indexes of known images: the one in use, and a home's own beside it.
+    """Return the index of images in use and, with a team's server, the home's index.
 
     A data set has one id in both, but their digests have different keys.
     """
@@ -389,12 +390,12 @@ def _home_images() -> ImageIndex:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Describe a ledger with the same images that the run's ledger does not count.
+    """Describe another ledger on the same images, which the run's does not count.
 
     Attributes
     ----------
     path : str
-        The ledger's file.
+        The ledger's file, or its name on a server.
     dataset_id : str
         The ledger's data set.
     fits : int or None
@@ -404,7 +405,7 @@ class Elsewhere:
     overlap : Overlap or None
         Images shared with another data set. None for the same data set.
     shares : bool
-        Whether the data set differs from the run's, and shares its ledger.
+        Whether it belongs to a different data set that shares the run's ledger.
     """
 
     path: str
@@ -458,7 +459,7 @@ def check_alone(
     The budgets of all known ledgers count, including ledgers of data sets that share
     images. A missing or unreadable ledger may hold fits, and has the budget that was
     noted with it. A ledger on a server is refused unless DPHEAD_LEDGER leads to that
-    server, and one in a file with DPHEAD_LEDGER.
+    server. A ledger in a file is refused if DPHEAD_LEDGER is set.
 
     Parameters
     ----------
@@ -572,14 +573,14 @@ def check_store(
 
 @contextmanager
 def _declaring(url: str | None) -> Iterator[None]:
-    """Hold the lock of DPHEAD_HOME after `check_store`, as a charge does."""
+    """Hold the lock of DPHEAD_HOME and run `check_store`, as a charge does."""
     with _held_home():
         check_store(url)
         yield
 
 
 def _staying(charged: list[Elsewhere], moving: Ledger, url: str) -> list[Elsewhere]:
-    """Return charged files of a data set that cannot follow a ledger to a server."""
+    """Return a data set's charged ledger files that cannot move to a server later."""
     if not charged or charged[0].dataset_id == moving.meta("dataset_id"):
         return [one for one in charged if not _one_file(one.path, moving.path)]
     first, *others = charged
@@ -594,7 +595,7 @@ def _staying(charged: list[Elsewhere], moving: Ledger, url: str) -> list[Elsewhe
 
 
 def _files_of(dataset_id: str) -> list[Elsewhere]:
-    """Return the ledgers of a data set that are in files, but no copies of others."""
+    """Return a data set's ledgers in files, without ledgers of other data sets."""
     files = [one for one in _places(dataset_id) if not is_on_server(one)]
     found = [_read(one, dataset_id, dataset_id)[0] for one in files]
     return [one for one in found if one.dataset_id == dataset_id]
@@ -612,8 +613,8 @@ def _check_server(
 ) -> None:
     """Raise LedgerError for a ledger on a server that is not the one at `url`.
 
-    Budgets, images and people are looked for on one server only. The file `notes` says
-    that the ledger is there.
+    A charge looks for budgets, images and people on one server only. `notes` is the
+    file that notes the ledger.
     """
     if not is_on_server(place):
         return
@@ -636,7 +637,7 @@ def charging(
     rows: RowGroups | None = None,
     people: Mapping[str, Any] | None = None,
 ) -> Iterator[None]:
-    """Hold the lock of DPHEAD_HOME while a ledger is charged, after `check_alone`.
+    """Lock DPHEAD_HOME for a charge, check that it is allowed, and note its ledger.
 
     A ledger that is not the one noted at its path is refused. The ledger is noted for
     its data set before the charge. `fix_budget` takes the same lock, so no budget can
@@ -695,7 +696,7 @@ def _check_people(
 
 @contextmanager
 def _held_people(index: ImageIndex) -> Iterator[Callable[[], object]]:
-    """Let no process declare people, and yield a check that the lock is held."""
+    """Lock the declarations of people, and yield a check that the lock is held."""
     with ExitStack() as held_lock:
         url = team_url()
         if url is not None:
@@ -721,7 +722,7 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
 
 @contextmanager
 def holding(ledger: Ledger, sure: Callable[[], object] = bool) -> Iterator[None]:
-    """Let no other process of this home, or of the team, charge or fix a budget.
+    """Lock out other charges and new budgets, of this home and of the team.
 
     `sure` raises LedgerError if another lock of the team was lost.
     """
@@ -744,7 +745,7 @@ def _held_home() -> Iterator[None]:
 
 @contextmanager
 def _writable() -> Iterator[None]:
-    """Ignore errors that say that the home is read-only, or another user's.
+    """Ignore errors of a home that is read-only or belongs to another user.
 
     Raises LedgerError for another error, such as a full disk, or a single file of
     another user: without its lock or its note, a later budget would not count the fit.
@@ -766,7 +767,7 @@ def _writable() -> Iterator[None]:
 
 @contextmanager
 def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
-    """Hold the lock of all ledgers of the ledger's or the team's server.
+    """Hold the lock of all ledgers on the server of this ledger or of the team.
 
     If the lock is lost before the charge's COMMIT, the charge ends and nothing is
     charged.
@@ -819,9 +820,9 @@ def _counted_with(
 ) -> tuple[list[str], dict[str, Elsewhere]]:
     """Return the data sets that one ledger counts with this one, and all their ledgers.
 
-    For each data set, these are its known ledgers, `own`, and for each closed ledger
-    the place that it names. A data set belongs to them if one of these ledgers is its
-    own or counts it. The ledgers' keys are their real paths, or names on a server.
+    All ledgers of a data set are its known ledgers, `own`, and for each closed ledger
+    the place that it names. A further data set is included if one of these ledgers is
+    its own or counts it. The keys are real paths, or names on a server.
     """
     names, found = [dataset_id], dict[str, Elsewhere]()
     for name in names:  # grows
@@ -898,7 +899,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     own = [located(said["ledger"]["path"], folder)]
     own += [ledger_name(ledger, dataset_id)] if ledger else []
     own += [found.limit["path"]] if found.limit else []
-    # without any, keep those of the report, which another home may know
+    # if none is known here, keep those of the report, which another home may know
     elsewhere = tuple(map(str, charged_elsewhere(dataset_id, *own)))
     return replace(found, elsewhere=elsewhere or found.elsewhere)
 
@@ -906,7 +907,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
 def knows_images(dataset_id: str) -> bool:
     """Return whether fits on other files of a data set's images are recognized.
 
-    The index in use has the images of a data set that the same ledger counts.
+    True if the index in use has all images of a data set that the same ledger counts.
     """
     if not has_home():
         return False
@@ -955,7 +956,7 @@ def _read(
             book.check_open(but=MOVED)
             of = book.meta("dataset_id") or name
             more = [of, *counted_data_sets(book)]
-            # if its ledger is away, others of that data set still count
+            # include this data set: if its ledger is missing, other ledgers count it
             more += [] if (into := book.meta(MERGED)) is None else [into]
             if name not in more and place in noted_ledgers(name):
                 raise LedgerError(f"{place} is the ledger of another data set now.")
@@ -984,7 +985,7 @@ def noted_ledgers(dataset_id: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Note:
-    """Hold what tells a noted ledger from others, and counts while it is away.
+    """Hold a noted ledger's identity, and its budget in case the ledger is missing.
 
     Attributes
     ----------
@@ -1034,15 +1035,15 @@ def _noted_budget(place: str) -> dict[str, float] | None:
 def check_noted(place: str | Path, book: Ledger | None = None) -> None:
     """Raise LedgerError if a file is not the ledger that was noted at its path.
 
-    The volume of the noted ledger may be away, or another one be in its place. The
-    fits of the noted ledger would not count (proofs/ledger.md, "Noted ledgers").
+    The volume of the noted ledger may not be mounted, or another file may be in its
+    place. Its fits would then not be counted (proofs/ledger.md, "Noted ledgers").
 
     Parameters
     ----------
     place : str or Path
         Where the ledger is, or will be.
     book : Ledger, optional
-        The open ledger. Its path may lead to a different file by now.
+        The open ledger. A different file may have its path by now.
     """
     if place == IN_MEMORY or is_on_server(place) or not has_home():
         return
@@ -1072,7 +1073,7 @@ def check_noted(place: str | Path, book: Ledger | None = None) -> None:
 
 
 def _is_noted(book: Ledger, dataset_id: str) -> bool:
-    """Return whether a ledger is the one that was noted at its path, or none was."""
+    """Return whether a ledger is the noted one, or no ledger was noted at its path."""
     if book.url:  # its name has the server's id
         return True
     kept = {note.identity for note in _notes_at(book.path, dataset_id)}
@@ -1097,7 +1098,7 @@ def note_ledger(
     """
     if not has_home():
         return
-    # a link in its place leads elsewhere
+    # compare without following a link at this path, which leads to another file
     default = default_ledger_path(dataset_id)
     own = os.path.join(os.path.realpath(default.parent), default.name)
     # note the file: a link to it may be removed first
@@ -1106,9 +1107,9 @@ def note_ledger(
         return
     notes, note = _notes(dataset_id), _Note()
     if book is not None and not book.url:
-        # before the note, so that a process that dies here leaves no other identity
+        # set it before the note: if this process dies, no note has another identity
         identity = book.set_once(IDENTITY, uuid.uuid4().hex)
-        # a budget beside fits will be refused
+        # a new budget for a ledger with fits will be refused
         kept = book.budget() or (not book.count_fits() and new_budget) or {}
         budget = {key: kept[key] for key in ("epsilon", "delta") if key in kept}
         note = _Note(identity, budget or None)

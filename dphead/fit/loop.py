@@ -33,7 +33,7 @@ def lead(
     progress: Progress | None = None,
     done: int = 0,
 ) -> _T:
-    """Run a solver on released values, and return what it returns.
+    """Run a solver on released values, and return its result.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def lead(
 def follow(
     plan: FitPlan[_T], rows: Rows, summer: VerifiedSum, hosts: Hosts, done: int = 0
 ) -> _T:
-    """Run a solver on the values that process 0 releases, and return what it returns.
+    """Run a solver on the values that process 0 releases, and return its result.
 
     `summer` sums this process's part of the rows. Process 0 charges, samples and adds
     noise. The other parameters are as in `lead`.

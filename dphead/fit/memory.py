@@ -212,7 +212,7 @@ def streaming(facts: ProblemInfo) -> int:
 def sums(facts: ProblemInfo, releases: list[PlannedRelease]) -> int:
     """Return the bytes of the solver, and of the largest pass or its solution.
 
-    Of the Gram matrices, one for each release label is kept until the end.
+    One Gram matrix for each release label is kept until the end.
     """
     width, kept, largest = facts.n_features + 1, dict[str, int](), 0
     following = [*(release.statistic for release in releases[1:]), None]

@@ -65,7 +65,7 @@ GROUP_CAP = _guarantee_option(
 )
 GROUP_MEAN = _guarantee_option(
     "For each group and class, use the mean of the features instead of single images. "
-    "At most --group-cap classes of a group count.",
+    "At most --group-cap classes of a group are used.",
     resumed=True,
 )
 PROTECT = _guarantee_option(
@@ -274,7 +274,7 @@ class RunOptions:
         """Return the target of the noise calibration.
 
         `accountant` is used if the options name none. `groups` has the group cap and
-        whether means of groups count.
+        whether group means are used.
         """
         accountant = self.accountant or accountant
         assert self.delta is not None  # after __post_init__
@@ -309,7 +309,7 @@ class FitOptions(RunOptions):
     backend: Annotated[
         Literal["auto", "numpy", "jax", "reference"],
         memory_option(
-            "What computes sums and weights. All add the same integers. reference is "
+            "Library that computes sums and weights. All give equal sums. reference is "
             "slow."
         ),
     ] = "auto"

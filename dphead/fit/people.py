@@ -46,7 +46,7 @@ def declare_people(
 ) -> tuple[Ledger, list[str]]:
     """Declare the id system of a features file's groups, and merge its ledgers.
 
-    Run it again after an interruption. Each step before the last one makes dphead
+    Call it again after an interruption. Until the last step, each step makes dphead
     refuse more, never less (proofs/people.md, "Crashes").
 
     Parameters
@@ -134,7 +134,7 @@ def declare_people(
 
 
 def _declarable(path: Path, system: str) -> RowGroups:
-    """Return the groups of a features file, or raise an error if it has no such ids."""
+    """Return a features file's groups; raise ValueError for other or missing ids."""
     with open_features(path) as file:
         rows = RowGroups.of(file)
     if rows.people is not None and rows.people["system"] != system:
@@ -171,7 +171,7 @@ def _check_people(files: Sequence[RowGroups], counts: str, people: People) -> No
 
 
 def _compared(files: Sequence[RowGroups], people: People) -> Groups:
-    """Return what is compared of the groups of files of one data set."""
+    """Return the groups of one data set's files as ledgers compare them."""
     found = [one.compared(people.record, protects=True) for one in files]
     digests = {digest for one in found for digest in one.digests.values()}
     return replace(found[0], declared=lambda d: d in digests or found[0].declared(d))
@@ -251,7 +251,7 @@ def _confirm_infinite(sources: list[Ledger], target: Ledger, not_private: bool) 
 
 
 def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
-    """Keep the declaration in the ledger, for features files without it.
+    """Store the declaration in the ledger, for files that were written before it.
 
     Raises LedgerError if `groups` differ from those of its fits.
     """
@@ -268,7 +268,7 @@ def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
 
 
 def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
-    """Open every known ledger of a data set. Make its own ledger if it has none.
+    """Open every known ledger of a data set. Create its own ledger if it is missing.
 
     A closed ledger without fits still tells which ledger counts the data set.
     """

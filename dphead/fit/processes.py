@@ -102,10 +102,10 @@ def agree(hosts: Hosts, facts: Mapping[str, str | list[str]]) -> None:
     hosts : Hosts
         The processes.
     facts : dict
-        What must be equal on all processes, by name. A list has one digest for each
-        process: entry i is of the rows that process i sums. Process 0 has all entries,
-        and the others need only their own. Lists and numbers of rows are private, and
-        not printed.
+        Values that must be equal on all processes, by name. A list has one digest for
+        each process: entry i is the digest of the rows that process i sums. Process 0
+        has all entries, and the others need only their own. Lists and numbers of rows
+        are private, and not printed.
 
     Raises
     ------

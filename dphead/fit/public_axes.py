@@ -78,20 +78,20 @@ def choose_axes(
     facts : ProblemInfo
         Public sizes of the private rows, with the budget.
     source : SourceFacts
-        What is public about the private rows.
+        Public description of the private rows.
     private : FeaturesFile, ndarray or DeviceRows
         The private rows, with which the public ones are compared.
     hosts : Hosts, optional
-        The processes of the fit. All get the axes of process 0, bit for bit, because
-        another processor's can differ. If public rows differ, the axes stay, and
-        `agree` refuses the plans.
+        The processes of the fit. All use the axes of process 0, bit for bit, because
+        processors can round differently. If the public rows differ, `agree` refuses the
+        fit.
 
     Raises
     ------
     ValueError
         If the public rows have other features, are too few, share the data set or
-        images with the private rows, or are equal to them. Images and rows decide this
-        for the data holder alone.
+        images with the private rows, or are equal to them. The comparison uses private
+        rows, so the error is for the data holder only.
     """
     with all_or_none(hosts):
         chosen = _chosen(given, count, facts, source, private)
@@ -222,7 +222,7 @@ def _spread_rows(file: FeaturesFile) -> np.ndarray:
 
 
 def _spread(slots: np.ndarray, n_features: int) -> np.ndarray:
-    """Return evenly spaced slots with at most _NUMBERS numbers in all."""
+    """Return evenly spaced slots whose rows have at most _NUMBERS values in all."""
     most = max(1, _NUMBERS // n_features)
     return slots[:: max(1, -(-len(slots) // most))]
 

@@ -201,7 +201,7 @@ def _plan_head(
     file: FeaturesFile,
     hosts: Hosts | None = None,
 ) -> tuple[FitPlan[LinearHead], About]:
-    """Plan the releases from the options and the file's public facts.
+    """Plan the releases from the options and the file's public sizes and classes.
 
     Raises ValueError if the options do not match the file.
     """
@@ -333,7 +333,7 @@ def _write(
 def _facts_to_agree(
     fit: Fit[LinearHead], options: FitOptions, file: FeaturesFile
 ) -> dict[str, str | list[str]]:
-    """Return what must be equal on all processes of a run (`agree`)."""
+    """Return the values that all processes of a run must share (`agree`)."""
     own: dict[str, str | list[str]] = {
         "n_rows": str(fit.sizes.n_rows),
         "settings": f"{fit.digest()} {options.backend}",

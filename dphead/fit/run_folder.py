@@ -233,7 +233,7 @@ def interrupted(out: Path) -> str | None:
 
 
 def resumed_at(out: Path, done: int) -> list[int]:
-    """Return the numbers of committed releases at each resume of this run folder.
+    """Return the number of committed releases at each resume of this run folder.
 
     `done` is the current number, which is appended to the list and stored.
     """
@@ -408,7 +408,7 @@ def write_report(
     out : Path
         The run folder.
     about : About
-        What is public about the fit.
+        Description of the fit.
     result : FitResult
         The head or network, its plan and its ledger.
     tested : Tested

@@ -18,8 +18,8 @@ from dphead.privacy.ledger.server import IMAGES, PEOPLE, SECRET
 class TeamImages(ImageIndex):
     """Index the images of each data set that a team has extracted.
 
-    Rows are never changed or deleted, and all rows of a data set count. The server
-    stores the key.
+    Rows of the server's table are never changed or deleted, and all rows of a data set
+    count. The server stores the key.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ class TeamImages(ImageIndex):
         The URL of the team's ledgers.
     home : ImageIndex, optional
         The index of this machine, which has another key. Images that are decoded here
-        are looked up in both, and added to both: neither can take over the other's
-        digests.
+        are looked up in both and added to both, because digests under one key cannot
+        be used under another.
     note : callable, optional
         Records in the home, durably, that the ledger of a data set is on the server. It
         is called before either index gets the images.
@@ -143,7 +143,7 @@ class TeamImages(ImageIndex):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let one process of the team at a time change the index of images."""
+        """Lock the index of images, so that one process of the team can change it."""
         # in the order of proofs/people.md, "One store"
         with self._hold_home(), server.held(self._url) as check:
             yield
@@ -182,15 +182,15 @@ class TeamPeople(TeamImages):
 
     @contextmanager
     def declaring(self) -> Iterator[None]:
-        """Let no charge of this home begin while `settle` binds it to the server."""
+        """Block new charges of this home while `settle` binds it to the server."""
         with self._declaring():
             yield
 
     def _read_key(self) -> bytes:
         """Return this machine's copy of the key that the first member made.
 
-        An entry without digests has a seal by the key. It tells the other members that
-        there is a key, and whether theirs is the same.
+        The entry ALIASES has no digests, only a seal by the key. With it, the other
+        members check that there is a key, and that theirs is the same.
         """
         home, path = ImageIndex(self.folder), self.folder / "key"
         if not path.exists() and (self._kept(ALIASES) or self._names()):
@@ -233,7 +233,7 @@ class TeamPeople(TeamImages):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let one process of the team at a time change the index of people."""
+        """Lock the index of people, so that one process of the team can change it."""
         with server.held(self._url, self.lock) as check:
             yield
             check()

@@ -52,7 +52,7 @@ def test_scores_are_the_logits_of_each_class_by_itself(rows):
     assert ours.intercept_.shape == (M,)
     assert ours.classes_.tolist() == ["tall", "red", "old"]
     assert np.flatnonzero(np.isnan(scores).all(axis=1)).tolist() == [7]
-    with pytest.raises(ValueError, match=r"NaN, infinity.* 1 of"):
+    with pytest.raises(ValueError, match=r"1 of .* rows have no class"):
         ours.predict(x)
     score, there = ours.score(x, sets), np.arange(N) != 7
     x, sets, scores = x[there], sets[there], scores[there]
