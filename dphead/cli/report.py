@@ -88,8 +88,8 @@ def note_changes(finished: Any) -> None:
     path = finished.report["ledger"]["path"]
     if finished.fits is None and path != IN_MEMORY:
         said = (
-            f"! the ledger {path} is not reachable, so what was merged or fitted after "
-            "this run is not known. Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
+            f"! the ledger {path} is not reachable, so merges and fits after this run "
+            "are unknown. Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
         )
         say("Note", said, err=True)
 
