@@ -256,11 +256,8 @@ class Fit(Generic[_T]):
             if announce is not None:
                 announce(self, seconds)
             charged = charge(self)
-        plan, done = self.announced, 0
-        if resume is not None:
-            solver, done = resume(charged)
-            plan = replace(plan, solver=solver)
-        plan = replace(plan, solver=on_device(plan.solver, self.backend))
+        solver, done = resume(charged) if resume else (self.plan.solver, 0)
+        plan = replace(self.announced, solver=on_device(solver, self.backend))
         rows, start = self.rows(), time.perf_counter()
         trained = lead(
             plan,
@@ -285,11 +282,8 @@ class Fit(Generic[_T]):
         self.check()
         with all_or_none(self.hosts):
             pass  # process 0 charges
-        plan, done = self.announced, 0
-        if resume is not None:
-            solver, done = resume()
-            plan = replace(plan, solver=solver)
-        plan = replace(plan, solver=on_device(plan.solver, self.backend))
+        solver, done = resume() if resume else (self.plan.solver, 0)
+        plan = replace(self.announced, solver=on_device(solver, self.backend))
         return follow(plan, self.rows(), self.summer, self.hosts, done)
 
 
