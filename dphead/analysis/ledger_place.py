@@ -5,6 +5,7 @@ import re
 from contextlib import closing, suppress
 from pathlib import Path
 
+from dphead.privacy.atomic_write import dangling_link
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.moving import holds_all
 from dphead.privacy.ledger.schema import HeldLedger
@@ -36,26 +37,46 @@ def ledger_home() -> Path:
     return found
 
 
+def home_folder(name: str) -> Path:
+    """Return a folder of DPHEAD_HOME, which may not exist yet.
+
+    Raises
+    ------
+    LedgerError
+        If a link leads to nothing instead, because the volume of the home may be away.
+        Ledgers and images that are known there would be forgotten.
+    """
+    folder = ledger_home() / name
+    if (link := dangling_link(folder)) is not None:
+        raise LedgerError(
+            f"The folder {folder} of DPHEAD_HOME cannot be found, because the link "
+            f"{link} leads to nothing. Nothing was read or written. Mount its volume, "
+            "then run this command again. For a new home, make the folder to which "
+            "the link leads."
+        )
+    return folder
+
+
 def default_ledger_path(dataset_id: str) -> Path:
     """Return the path of a data set's ledger, the same for features of any backbone.
 
     Raises
     ------
     LedgerError
-        If the id is not 1 to 128 letters, digits, - or _, or if DPHEAD_HOME is not an
-        absolute path.
+        If the id is not 1 to 128 letters, digits, - or _, if DPHEAD_HOME is not an
+        absolute path, or as `home_folder`.
     """
     if not _DATA_SET.fullmatch(dataset_id):
         raise LedgerError(
             "the data set's id must have 1 to 128 letters, digits, - or _, got "
             f"{dataset_id[:40]!r}. Extract the features again."
         )
-    return ledger_home() / "ledgers" / f"{dataset_id}.sqlite"
+    return home_folder("ledgers") / f"{dataset_id}.sqlite"
 
 
 def data_sets_of_home() -> list[str]:
     """Return the ids of data sets with a ledger or a note of one in DPHEAD_HOME."""
-    folder = ledger_home() / "ledgers"
+    folder = home_folder("ledgers")
     files = [*folder.glob("*.sqlite"), *folder.glob("*.others")]
     return sorted({path.stem for path in files if _DATA_SET.fullmatch(path.stem)})
 

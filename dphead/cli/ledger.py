@@ -3,6 +3,7 @@
 No command may change a charge.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -394,7 +395,7 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     with open_features(which) as file:
         dataset_id = counted_in(file.dataset_id)
     path = default_ledger_path(dataset_id) if own else ledger_path(None, dataset_id)
-    if isinstance(path, Path) and not write and not path.exists():
+    if isinstance(path, Path) and not write and not os.path.lexists(path):
         click.echo("no ledger yet: no fit on this data set was charged")
         return [Ledger(IN_MEMORY, dataset_id)]
     if write:

@@ -25,6 +25,7 @@ from dphead_extract.people import (
     People,
     groups_digests,
     groups_mark,
+    joined_to,
     rows_name,
 )
 from dphead_extract.shards import blocks_of
@@ -32,6 +33,7 @@ from dphead_extract.shards import blocks_of
 from dphead.analysis.ledger_place import (
     data_sets_of_home,
     default_ledger_path,
+    home_folder,
     ledger_home,
     located,
     moved_to,
@@ -279,7 +281,7 @@ def read_ledger(path: str | Path | None, dataset_id: str | None) -> Ledger:
     check_noted(path)
     if is_on_server(path):
         return Ledger(path, dataset_id, read_only=True)
-    return Ledger(path, read_only=True) if os.path.exists(path) else Ledger()
+    return Ledger(path, read_only=True) if os.path.lexists(path) else Ledger()
 
 
 def move_ledger(book: Ledger, url: str) -> Ledger:
@@ -331,10 +333,9 @@ def people_index(url: str | None = None, *, declares: bool = False) -> ImageInde
     if the id systems of this home are in a different index. With `declares`, raises
     LedgerError if ledgers of this home are on a different server.
     """
-    url, folder = url or team_url(), ledger_home() / "people"
-    index: ImageIndex = _OwnPeople(folder)
+    url, index = url or team_url(), _own_people()
     if url is not None:
-        index = TeamPeople(url, folder, partial(_declaring, url))
+        index = TeamPeople(url, index.folder, partial(_declaring, url))
     index.settle()
     if declares:
         _check_notes(url)
@@ -344,7 +345,7 @@ def people_index(url: str | None = None, *, declares: bool = False) -> ImageInde
 def image_index() -> ImageIndex:
     """Return the private index of known images, of the team or else of this home."""
     if (url := team_url()) is None:
-        return _OwnImages(ledger_home() / "images")
+        return _OwnImages(home_folder("images"))
     if not has_home():
         return TeamImages(url)
 
@@ -385,7 +386,11 @@ class _OwnImages(ImageIndex):
 
 
 def _home_images() -> ImageIndex:
-    return ImageIndex(ledger_home() / "images")
+    return ImageIndex(home_folder("images"))
+
+
+def _own_people() -> ImageIndex:
+    return _OwnPeople(home_folder("people"))
 
 
 @dataclass(frozen=True)
@@ -735,7 +740,7 @@ def _held_home() -> Iterator[None]:
     """Hold the lock of DPHEAD_HOME, if the file system has locks."""
     with ExitStack() as opened:
         with _writable():
-            folder = ledger_home() / "ledgers"
+            folder = home_folder("ledgers")
             make_folder(folder)
             file = open_own(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             opened.callback(os.close, file)
@@ -756,7 +761,7 @@ def _writable() -> Iterator[None]:
     except ForeignFile:
         raise
     except OSError as error:
-        own = os.access(ledger_home() / "ledgers", os.W_OK)
+        own = os.access(home_folder("ledgers"), os.W_OK)
         if own or error.errno not in FOREIGN:
             raise LedgerError(
                 f"The ledgers of {ledger_home()} cannot be locked or listed "
@@ -822,10 +827,12 @@ def _counted_with(
 
     All ledgers of a data set are its known ledgers, `own`, and for each closed ledger
     the place that it names. A further data set is included if one of these ledgers is
-    its own or counts it. The keys are real paths, or names on a server.
+    its own or counts it, or if the home's index of people names it, even if no closed
+    ledger can be read. The keys are real paths, or names on a server.
     """
     names, found = [dataset_id], dict[str, Elsewhere]()
     for name in names:  # grows
+        names += [one for one in joined_to(_own_people(), name) if one not in names]
         places = known_ledgers(name)
         places += map(str, own if name == dataset_id else ())
         for place in places:  # grows
@@ -964,6 +971,8 @@ def _read(
             held = (0, None) if all_there else (book.count_fits(), book.budget())
             if not _is_noted(book, name):
                 held = (None, book.budget() or _noted_budget(place))
+            elif of == name and _is_new_link(place, name):
+                _keep_note(book.path, name, _note_of(book))
             one = Elsewhere(place, of, *held, shares=of != dataset_id)
             return one, more, [moved] if moved else []
     except HeldLedger:
@@ -1103,16 +1112,35 @@ def note_ledger(
     own = os.path.join(os.path.realpath(default.parent), default.name)
     # note the file: a link to it may be removed first
     name = path if is_on_server(path) else os.path.realpath(path)
-    if path == IN_MEMORY or name == own:
+    if path == IN_MEMORY:
         return
-    notes, note = _notes(dataset_id), _Note()
+    note = _Note()
     if book is not None and not book.url:
         # set it before the note: if this process dies, no note has another identity
-        identity = book.set_once(IDENTITY, uuid.uuid4().hex)
-        # a new budget for a ledger with fits will be refused
-        kept = book.budget() or (not book.count_fits() and new_budget) or {}
-        budget = {key: kept[key] for key in ("epsilon", "delta") if key in kept}
-        note = _Note(identity, budget or None)
+        book.set_once(IDENTITY, uuid.uuid4().hex)
+        note = _note_of(book, new_budget)
+    # the own ledger has an identity too, for a link that its owner makes later
+    if name != own:
+        _keep_note(name, dataset_id, note)
+
+
+def _note_of(book: Ledger, new_budget: Mapping[str, float] | None = None) -> _Note:
+    """Return what is noted of a ledger, with `new_budget` if it can be set."""
+    # a new budget for a ledger with fits will be refused
+    kept = book.budget() or (not book.count_fits() and new_budget) or {}
+    budget = {key: kept[key] for key in ("epsilon", "delta") if key in kept}
+    return _Note(book.meta(IDENTITY), budget or None)
+
+
+def _is_new_link(place: str, dataset_id: str) -> bool:
+    """Return whether a data set's own ledger is a link that was not noted yet."""
+    own = place == str(default_ledger_path(dataset_id))
+    return own and os.path.islink(place) and not _notes_at(place, dataset_id)
+
+
+def _keep_note(name: str, dataset_id: str, note: _Note) -> None:
+    """Write a ledger's note durably, unless DPHEAD_HOME is another user's."""
+    notes = _notes(dataset_id)
     known = name in notes and note in (_Note(), notes[name])
     line = name if note == _Note() else [name, note.identity, note.budget]
     data = b"" if known else f"{json.dumps(line)}\n".encode()

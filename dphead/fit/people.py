@@ -12,7 +12,7 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import open_features
 from dphead_extract.people import People, rows_name
 
-from dphead.analysis.ledger_place import ledger_home, moved_to
+from dphead.analysis.ledger_place import home_folder, moved_to
 from dphead.fit.ledgers import (
     RowGroups,
     check_noted,
@@ -122,6 +122,7 @@ def declare_people(
                 # so that no other home can charge fits of different groups to it
                 if ledger.meta(MOVED) is None and ledger.meta(PEOPLE) is None:
                     _fix(ledger, people, compared[dataset_id])
+            note_ledger(book.path, counts, book)  # if it is a link
             # the shared ledger has groups of several data sets
             groups = compared[dataset_id] if new else None
             _fix(book, people, groups)
@@ -289,7 +290,7 @@ def _check_copies(dataset_id: str, counts: str) -> None:
 
     The ledger of the data set `counts` may count it.
     """
-    for path in sorted((ledger_home() / "ledgers").glob("*.sqlite")):
+    for path in sorted(home_folder("ledgers").glob("*.sqlite")):
         try:
             with closing(Ledger(path, read_only=True)) as book:
                 theirs, counted = book.meta("dataset_id"), counted_data_sets(book)

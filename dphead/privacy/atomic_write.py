@@ -229,6 +229,15 @@ def make_folder(folder: Path) -> None:
         sync(one.parent)
 
 
+def dangling_link(path: Path) -> Path | None:
+    """Return the link in a path that leads to nothing, or None.
+
+    The volume to which it leads may be away.
+    """
+    links = filter(os.path.islink, (path, *path.parents))
+    return next((one for one in links if not os.path.exists(one)), None)
+
+
 def sync(folder: Path) -> None:
     """Make the names in a folder durable.
 

@@ -25,6 +25,7 @@ from dphead.fit.ledgers import (
     charging,
     default_ledger_path,
     fix_budget,
+    image_index,
     known_ledgers,
     move_ledger,
     note_ledger,
@@ -58,6 +59,16 @@ def refused(path, dataset_id=ID):
     with pytest.raises(LedgerError, match=GONE) as told:
         charged(path, dataset_id)
     return str(told.value)
+
+
+def linked(volume, dataset_id=ID):
+    """Move a data set's own ledger to a volume, with a link in its place."""
+    own = default_ledger_path(dataset_id)
+    Ledger(own, dataset_id).close()
+    volume.mkdir()
+    shutil.move(own, volume / "p.sqlite")
+    own.symlink_to(volume / "p.sqlite")
+    return own
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -213,10 +224,8 @@ def test_a_path_leads_to_one_ledger_of_the_home(tmp_path):
 
 
 def test_a_budget_holds_while_the_target_of_a_linked_ledger_is_away(tmp_path):
-    volume, default = tmp_path / "volume", default_ledger_path(ID)
-    volume.mkdir()
-    default.parent.mkdir(parents=True)
-    default.symlink_to(volume / "p.sqlite")
+    volume = tmp_path / "volume"
+    linked(volume)
     with closing(open_ledger(None, ID)) as book:
         fix_budget(book, 1.2, 1e-5)
     assert charged(None) == 1
@@ -306,10 +315,7 @@ def test_a_ledger_keeps_its_identity_when_it_is_moved_copied_or_restored(tmp_pat
 
 def test_a_default_ledger_that_is_a_link_is_noted_as_the_file_it_leads_to(tmp_path):
     volume, away = tmp_path / "volume", tmp_path / "away"
-    volume.mkdir()
-    default = default_ledger_path(ID)
-    default.parent.mkdir(parents=True)
-    default.symlink_to(volume / "p.sqlite")
+    default = linked(volume)
     assert charged(None) == 1
     assert noted_ledgers(ID) == [str(volume / "p.sqlite")]
     assert known_ledgers(ID) == [str(default)]
@@ -347,3 +353,64 @@ def test_a_replaced_ledger_is_neither_merged_nor_moved(tmp_path, monkeypatch, te
     fitted("ledger", "people", "clinic", first)
     assert GONE in refusal("ledger", "people", "clinic", file)
     assert book.facts() == {"dataset_id": dataset_id}
+
+
+@pytest.mark.parametrize("link", ["ledger", "folder", "home"])
+def test_a_link_to_nothing_begins_no_new_ledger(features, tmp_path, monkeypatch, link):
+    """The owner moved it to a volume, which is away before dphead has seen the link."""
+    own, volume = default_ledger_path(id_of(features)), tmp_path / "volume"
+    fitted("ledger", "budget", features, "--epsilon", 1.2, "--delta", 1e-5)
+    fitted("fit", features, "-o", tmp_path / "run", *FIT)
+    place = {"ledger": own, "folder": own.parent, "home": own.parent.parent}[link]
+    volume.mkdir()
+    shutil.move(place, volume / "moved")
+    place.symlink_to(volume / "moved")
+    (volume / "moved").rename(tmp_path / "away")
+    if link == "home":  # a part of the home is made again in no place
+        volume.rmdir()
+    before = contents(tmp_path)
+    for command in (
+        ("fit", features, "-o", tmp_path / "two", *FIT),
+        ("fit", features, "-o", tmp_path / "two", *FIT, "--ledger", own),
+        ("plan", features, *FIT[:2], *FIT[4:], "--fits", 1),
+        ("ledger", "budget", features, "--epsilon", 5, "--delta", 1e-5),
+        ("ledger", "show", features),
+        ("ledger", "verify", features),
+        ("ledger", "people", "clinic", features),
+    ):
+        said = refusal(*command)
+        assert "leads to nothing" in said or command[1] == "people", said
+    X, y = np.eye(9, 4), np.arange(9) % 2
+    with pytest.raises(LedgerError, match="leads to nothing"):
+        head = DPLeastSquaresClassifier(epsilon=1.0, ledger=own, classes=[0, 1])
+        head.fit(X, y)
+    if link == "ledger":
+        (found,) = charged_elsewhere(id_of(features), "other.sqlite")
+        assert (found.path, found.fits) == (str(own), None)
+    assert contents(tmp_path) == before
+    volume.mkdir(exist_ok=True)
+    (tmp_path / "away").rename(volume / "moved")
+    said = refusal("fit", features, "-o", tmp_path / "two", *FIT)
+    assert "exceed the budget" in said and Ledger(own).count_fits() == 1
+
+
+@pytest.mark.parametrize("first", ["show", "a fit of another data set"])
+def test_a_linked_ledger_is_noted_when_it_is_first_read(features, tmp_path, first):
+    """Another ledger of its data set is mounted in its place before its next charge."""
+    name, volume = id_of(features), tmp_path / "volume"
+    fitted("fit", features, "-o", tmp_path / "run", *FIT)
+    own = linked(volume, name)
+    assert noted_ledgers(name) == []
+    if first == "show":
+        fitted("ledger", "show", features)
+    else:
+        for dataset_id in (name, "e" * 32):
+            image_index().add(dataset_id, np.arange(50, dtype=np.uint64))
+        charged(None, "e" * 32)
+    assert noted_ledgers(name) == [str(volume / "p.sqlite")]
+    volume.rename(tmp_path / "away")
+    with closing(Ledger(volume / "p.sqlite", name)) as book:
+        reserve(specs(1, 20.0), book)
+    assert "was replaced by another one" in refused(None, name)
+    found = {one.path: one.fits for one in charged_elsewhere(name, "other.sqlite")}
+    assert found[str(own)] is None

@@ -272,6 +272,62 @@ def test_a_damaged_shared_ledger_hides_no_other_ledger_of_its_data_set(
     assert refused_beside(Y)
     default_ledger_path(counted_in(id_of(one))).write_bytes(b"x" * 4096)
     assert refused_beside(Y)
+    shutil.rmtree(ledger_home() / "people")  # which names it too
+    assert refused_beside(Y)
+
+
+@pytest.mark.parametrize("state", ["removed", "damaged", "away"])
+def test_a_closed_ledger_that_cannot_be_read_hides_no_budget_of_the_shared_one(
+    tmp_path, clinic, state
+):
+    """The index of people names the data set that counts it now."""
+    one = made(tmp_path, "one", 0)
+    own, volume = default_ledger_path(id_of(one)), tmp_path / "volume"
+    of_shared_images(id_of(one), Y)
+    fix_budget(open_ledger(None, id_of(one)), 2.0, 1e-3)
+    charge_groups(one)
+    if state == "away":
+        linked(own, volume)
+    fitted("ledger", "people", clinic, one)
+    assert refused_beside(Y)
+    if state == "away":
+        volume.rename(tmp_path / "elsewhere")
+    elif state == "removed":
+        own.unlink()
+    else:
+        own.write_bytes(b"x" * 4096)
+    assert refused_beside(Y)
+    found = {one.path: one.fits for one in charged_elsewhere(Y)}
+    counts = str(People(people_index(), clinic).shared_id)
+    assert found[str(default_ledger_path(counts))] == 1
+
+
+def linked(own, volume):
+    """Move a ledger to a volume, with a link in its place."""
+    volume.mkdir()
+    shutil.move(own, volume / "s.sqlite")
+    own.symlink_to(volume / "s.sqlite")
+
+
+@pytest.mark.parametrize("way", ["merged", "new"])
+def test_a_declaration_notes_the_ledger_behind_a_link(tmp_path, clinic, way):
+    """Another ledger of the data set is mounted in its place, before any charge."""
+    one, volume = made(tmp_path, "one", 0), tmp_path / "volume"
+    charge_groups(one)
+    counts = id_of(one)
+    if way == "merged":
+        counts = str(People(people_index(), clinic).shared_id)
+        open_ledger(None, counts)
+    own = default_ledger_path(counts)
+    linked(own, volume)
+    module.declare_people(one, clinic, way == "new")
+    volume.rename(tmp_path / "away")
+    with pytest.raises(LedgerError, match="may hold fits"):
+        open_ledger(None, counts)
+    with closing(Ledger(volume / "s.sqlite", counts)) as book:
+        reserve(specs(1, 8.0, group_cap=2), book)
+    with pytest.raises(LedgerError, match="was replaced by another one"):
+        open_ledger(None, counts)
 
 
 def test_a_budget_that_a_merge_sets_is_noted_with_the_ledger(tmp_path, clinic):
@@ -279,10 +335,7 @@ def test_a_budget_that_a_merge_sets_is_noted_with_the_ledger(tmp_path, clinic):
     one, shared = made(tmp_path, "one", 0), made(tmp_path, "shared", 500)
     fitted("ledger", "people", clinic, shared)
     counts, volume = counted_in(id_of(shared)), tmp_path / "volume"
-    volume.mkdir()
-    default = default_ledger_path(counts)
-    shutil.move(default, volume / "s.sqlite")
-    default.symlink_to(volume / "s.sqlite")
+    linked(default_ledger_path(counts), volume)
     of_shared_images(id_of(one), Y)
     fix_budget(open_ledger(None, id_of(one)), 2.0, 1e-3)
     fitted("ledger", "people", clinic, one)
@@ -670,7 +723,7 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
                 people_of(more)
             with pytest.raises(ExtractError, match="60 of 60"):
                 People(people_index(), clinic, True).check(None, groups)
-    assert points == 11
+    assert points == {"file": 12, "server": 11}[store]  # a file gets an identity
     declared()
     book = read_ledger(None, counted_in(id_of(one)))
     assert [fit["fit_id"] for fit in book.fits()] == [fit]

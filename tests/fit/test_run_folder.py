@@ -150,6 +150,8 @@ def test_an_interrupted_fit_is_not_charged_again_behind_a_link_that_was_moved(
 ):
     books = [tmp_path / "first.sqlite", tmp_path / "second.sqlite"]
     link = tmp_path / "link.sqlite"
+    for book in books:
+        Ledger(book).close()
     link.symlink_to(books[0])
     command = ("fit", features, "-o", run, *LS, "--ledger", link)
     crashed(monkeypatch, "charge_ledger", "before", *command)

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import StaticPool
 
-from dphead.privacy.atomic_write import make_folder, sync
+from dphead.privacy.atomic_write import dangling_link, make_folder, sync
 from dphead.privacy.ledger import server
 from dphead.privacy.ledger.schema import (
     FITS,
@@ -176,6 +176,14 @@ class LedgerFile:
             # and after a link has moved. The system must resolve them: by its text
             # alone, `link/..` would be another folder.
             self.path = os.path.realpath(path)
+            # A new file there would not count the fits of the ledger that is away.
+            if (link := dangling_link(Path(path))) is not None:
+                raise LedgerError(
+                    f"The ledger {path} cannot be found, because the link {link} leads "
+                    "to nothing. It may hold fits. Nothing was charged, set or merged. "
+                    "Mount its volume or restore it from a backup, then run this "
+                    "command again. For a new ledger, remove the link first."
+                )
         try:
             self.path.encode()  # raises for a path that reports and screens cannot show
         except UnicodeEncodeError as error:

@@ -330,16 +330,23 @@ def test_a_name_that_sqlite_would_take_for_a_uri_is_a_files(
 
 
 def test_a_link_leads_to_the_ledger_and_its_journal(path, tmp_path):
-    """SQLite would make what is missing there itself, for all to read."""
-    link = tmp_path / "link.sqlite"
+    """Without the ledger, a new one there would not count its fits."""
+    link, folder = tmp_path / "link.sqlite", tmp_path / "linked folder"
     link.symlink_to(path)
+    folder.symlink_to(tmp_path / "volume")
+    for place in (link, folder / "l.sqlite"):
+        for read_only in (False, True):
+            with pytest.raises(LedgerError, match="leads to nothing"):
+                Ledger(place, read_only=read_only)
+    assert not path.exists() and not (tmp_path / "volume").exists()
+    Ledger(path).close()
     filled(link)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(Ledger(path).fits()) == 3
     path.unlink()
     path.with_name(path.name + "-journal").write_bytes(b"pages of the lost ledger")
     with pytest.raises(LedgerError, match=r"but its ledger .* is missing"):
-        Ledger(link)
+        Ledger(path)
 
 
 @pytest.mark.parametrize("kind", ["hard link", "link", "pipe", "folder"])
