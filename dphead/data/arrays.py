@@ -54,7 +54,7 @@ class ArrayRows:
         Largest number of rows used in each group. The first rows are used.
     group_mean : bool, default False
         Whether to use the mean of each group's rows of a class instead of the group's
-        first rows. At most `group_cap` means count per group (`group_means`).
+        first rows. At most `group_cap` means are used per group (`group_means`).
 
     Raises
     ------
@@ -186,10 +186,10 @@ def capped(
     group_cap: int | None,
     group_mean: bool,
 ) -> tuple[np.ndarray, GroupMeans | None]:
-    """Return the label of each slot for training, and the means that replace rows.
+    """Return each slot's label for training (n,), and the means that replace rows.
 
     The means are None if the fit uses the rows themselves. Then rows beyond the cap of
-    their group have no class.
+    their group get the label -1.
 
     Parameters
     ----------

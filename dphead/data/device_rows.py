@@ -11,7 +11,7 @@ from dphead.solvers.on_device import own_settings
 
 
 class DeviceRows:
-    """Give features (n, d) of a jax array block by block, each from its own device.
+    """Read features (n, d) of a jax array in blocks, from the devices that hold them.
 
     The host gets one block at a time. For a sample, it gets whole shards: a gather on a
     device would be compiled for the sample's private size.
@@ -24,10 +24,10 @@ class DeviceRows:
     Raises
     ------
     ValueError
-        If a row is not whole on a device, or a process has rows with a gap.
+        If a row is divided over devices, or if a process's rows are not consecutive.
     """
 
-    shared: ClassVar[int] = 0  # arrays shared with other processes so far
+    shared: ClassVar[int] = 0  # number of arrays so far that processes share
 
     def __init__(self, x: Any) -> None:
         import jax
@@ -76,7 +76,7 @@ class DeviceRows:
                 ) from error
 
     def memory(self) -> list[np.ndarray]:
-        """Return views of the rows in the host's memory, not those on accelerators."""
+        """Return views of the parts that are in the host's memory."""
         parts = [part for *_, part in self._parts]
         return [np.asarray(p) for p in parts if p.device.platform == "cpu"]
 
@@ -130,12 +130,12 @@ class DeviceRows:
         return np.concatenate([np.empty((0, self.shape[1]), np.float32), *pieces])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return all rows on the host, for checks of fits without privacy."""
+        """Return all rows, copied to the host, for checks of fits without privacy."""
         return np.asarray(self[:], dtype)
 
 
 def _rows(index: Any, x: Any) -> tuple[int, int]:
-    """Return the first row of a shard, and the first one after it."""
+    """Return the first row of a shard, and its end (exclusive)."""
     start, stop, _ = index[0].indices(len(x))
     return start, stop
 

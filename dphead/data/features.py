@@ -40,10 +40,10 @@ _KNOWN_TOGETHER = 4
 
 
 def streaming_bytes(n_features: int, threads: int) -> int:
-    """Return the bytes of float32 blocks of a streamed file.
+    """Return the memory for float32 blocks of a streamed file, in bytes.
 
-    The number counts blocks that are read ahead, blocks that wait or are processed on
-    each thread, and one block that is being read.
+    It covers blocks that are read ahead, blocks that wait or are processed on each
+    thread, and one block that is being read.
     """
     blocks = _BLOCKS_AHEAD + 2 * threads + 4
     return 4 * streamed_rows(n_features) * (n_features + 1) * blocks
@@ -64,10 +64,10 @@ class FeaturesRows:
     memory : int, default 2 GiB
         Bytes that the loaded features may take. Larger features are streamed.
     group_cap : int, optional
-        Largest number of rows used in each of the file's groups. The first rows
-        count.
+        Largest number of rows used in each of the file's groups. The first rows are
+        used.
     group_mean : bool, default False
-        Whether means of groups count instead of rows, as in `ArrayRows`.
+        Whether means of groups are used instead of rows, as in `ArrayRows`.
     label_sets : ndarray of shape (n_rows, n_classes), optional
         Label sets of ones and zeros, one for each row of the split, in its order. They
         replace the file's labels.
@@ -111,7 +111,7 @@ class FeaturesRows:
         self.within = within_group_cap(groups, group_cap, self._y.shape[:1])
         cap = groups, group_cap, group_mean
         self._y, self._means = capped(self._y, self.within, *cap)
-        self._whole = self  # means are over rows of the whole split, even for a part
+        self._whole = self  # a part's means use rows of the whole split
         self.group_cap = group_cap
         self._loaded = None
         self._load(memory)
@@ -153,13 +153,13 @@ class FeaturesRows:
         return x
 
     def measured_labels(self) -> np.ndarray:
-        """Return class positions (n_rows,) for metrics, even for masked rows."""
+        """Return class indices (n_rows,) for metrics, even for masked rows."""
         return held_labels(self._file.labels[self._slots])
 
     def labels(self) -> np.ndarray:
-        """Return class positions (n_rows,) int32, or label sets int8.
+        """Return class indices (n_rows,) int32, or label sets (n_rows, n_classes) int8.
 
-        Missing labels are -1.
+        Labels that training does not use are -1.
         """
         return self._y
 
@@ -227,7 +227,7 @@ class FeaturesRows:
             self._loaded = ArrayRows(x, self._y)
 
     def _counted_rows(self) -> np.ndarray:
-        """Return the features for training: rows, or means of groups in their slots."""
+        """Return the features for training: each slot's row, or its group's mean."""
         if self._means is None:
             return self.features()
         x = np.empty((self.n_rows, self.n_features), np.float32)
@@ -291,10 +291,10 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
 
 
 def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
-    """Raise FormatError unless the file's labels are positions of these classes.
+    """Raise FormatError unless the file's labels are indices of these classes.
 
-    A file without class names holds only positions. Numbers as class names would
-    contradict these positions, unless they are 0, 1, 2, ...
+    A file without class names holds only indices. Numbers as class names would
+    contradict these indices, unless they are 0, 1, 2, ...
     """
     names = [name_of(str(name)) or "" for name in classes]
     counted = [str(position) for position in range(len(names))]
@@ -314,7 +314,7 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first five names, and the last one."""
+    """Return the names as text: all of up to six, else the first five and the last."""
     if len(names) <= 6:
         return ",".join(names)
     return ",".join([*names[:5], "...", names[-1]])

@@ -1,4 +1,4 @@
-"""Compute principal axes of public rows, and give private rows on these axes."""
+"""Compute principal axes of public rows, and project private rows onto them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,11 +11,11 @@ from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Block, Known, Rows
 
 _WIDEST_COVARIANCE = 4096  # columns; wider rows have few axes found iteratively; chosen
-_LEAST_SPREAD = 1e-10  # last axis's spread over the first's: less is rounding error
+_LEAST_SPREAD = 1e-10  # least variance of the last axis, divided by the first's
 
 
 class RowsOnAxes:
-    """Yield the blocks of rows, mapped to public axes.
+    """Yield the blocks of rows, projected onto public axes.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class RowsOnAxes:
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None
     ) -> Iterator[Block]:
-        """Yield the blocks of the rows. A block without features stays so."""
+        """Yield the projected blocks. A block without features stays without them."""
         for block in self._rows.blocks(indices, known):
             has_features = block.x.shape[1] > 0
             x = self._axes.rows(block.x) if has_features else block.x
@@ -48,7 +48,7 @@ class RowsOnAxes:
 
 
 def is_usable(x: np.ndarray) -> np.ndarray:
-    """Return (n,) bool: True for the public rows (n, d) that axes are made of."""
+    """Return (n,) bool: True for rows (n, d) that are finite and not zero."""
     with np.errstate(all="ignore"):
         norms = np.linalg.norm(np.asarray(x, np.float64), axis=1)
         return np.isfinite(norms) & (norms > 0)

@@ -28,7 +28,7 @@ from dphead.privacy.rounding import rounded_up
 
 # Bounds and steps of searches. All numbers are chosen. No guarantee depends on them,
 # because the accountant checks each result against the budget.
-_LARGEST_EPSILON = 1e11  # a search for mu replaces a larger epsilon by this one
+_LARGEST_EPSILON = 1e11  # a search for mu replaces any larger epsilon by this number
 _SMALLEST_MU = 1e-150
 _ROUNDING = (
     1e-15  # first relative step to the safe side, doubled until the check passes

@@ -242,16 +242,16 @@ def options() -> list[tuple[Declared, list[str]]]:
 
 
 def _described(name: str) -> type:
-    """Return a method's solver class to read its settings.
+    """Return the solver class whose settings describe a method.
 
-    A method of dphead has its own class even if an installed package has the same name.
+    For a name of dphead, this is dphead's class, even if a package has the same name.
     """
     ours = name in registry.OURS
     return registry.our_class(name) if ours else registry.solver_class(name)
 
 
 def _preset_for(name: str, preset: str) -> dict[str, Any]:
-    """Return a preset that supports the method."""
+    """Return a preset, or raise ValueError if it cannot be used with the method."""
     data = presets.load(preset)
     if "needs" in data:
         todo = (
@@ -275,7 +275,10 @@ def _preset_for(name: str, preset: str) -> dict[str, Any]:
 def _preset_settings(
     name: str, preset: str, data: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a preset's settings of a method, and require its open settings."""
+    """Return a preset's settings of a method.
+
+    Raises ValueError if `options` lack a setting that the preset leaves to the user.
+    """
     settings = dict(data[name])
     missing = [
         k

@@ -45,9 +45,9 @@ class Target:
         for Poisson batches.
     group_cap : int, optional
         None protects one row. Otherwise a group is protected, and at most `group_cap`
-        rows of a group count.
+        rows of each group are used.
     group_mean : bool, default False
-        Whether the mean of a group's rows of each class counts, instead of the group's
+        Whether the mean of a group's rows of each class is used, instead of the group's
         first rows.
     """
 
@@ -103,7 +103,7 @@ class Plan(Target):
         return replace(self, specs=[replace(s, private=private) for s in self.specs])
 
     def seeded(self, seed: int | None) -> Self:
-        """Return the plan to charge, which is not private with a seed."""
+        """Return the plan, marked as not private if `seed` is given."""
         return self if seed is None else self.marked(private=False)
 
     def events(self) -> list[GaussianEvent]:
@@ -155,8 +155,8 @@ class FitPlan(Plan, Generic[_T]):
     def digest(self, feature_space: str, seed: int | None) -> str:
         """Return a hash that identifies the plan for a resume.
 
-        The hash covers the solver's settings, every release, the features, the seed and
-        epsilon.
+        The hash covers the solver's settings, every release, `feature_space` (which
+        identifies the features), the seed and epsilon.
         """
         identity = getattr(self.solver, "identity", None)
         text = json.dumps(
@@ -332,7 +332,7 @@ def public_n_rows(n_rows: int, relation: str, nominal_n: int | None) -> int:
 def large_delta(
     epsilon: float, delta: float, n_rows: int, group_cap: int | None = None
 ) -> str | None:
-    """Return the reason why delta is too large, or None.
+    """Return why delta is too large for a private fit of n_rows rows, or None.
 
     With a large delta, a mechanism may publish a whole unit: a row, or a group with
     group_cap. The number of groups is private and at most n_rows, so a delta below

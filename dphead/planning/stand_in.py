@@ -1,4 +1,4 @@
-"""Run the plan of a fit on many private rows with a few public rows.
+"""Run the plan of a large private fit on a few public rows.
 
 Noise is scaled down in proportion to the smaller sums. Never use this module for a
 private fit, because its releases are not charged.
@@ -24,8 +24,8 @@ class _StandIn:
     solver : Solver
         Solver of the larger fit.
     facts : ProblemInfo
-        Facts of the larger fit, with its budget (`Target.budgeted`). `plan` and `solve`
-        ignore their argument.
+        Public sizes of the larger fit, with its budget (`Target.budgeted`). `plan` and
+        `solve` ignore their argument.
     n_rows : int
         Number of rows of the small fit.
     """
@@ -44,7 +44,7 @@ class _StandIn:
         return self.solver.plan(self.facts)
 
     def solve(self, facts: ProblemInfo) -> Steps:
-        """Make the larger fit's requests, and return its head."""
+        """Yield the larger fit's requests, and return its head."""
         times = self.facts.n_rows / self.n_rows
 
         def scaled(one: Released) -> Released:

@@ -41,7 +41,7 @@ def rows_of_noise(target: Target, facts: ProblemInfo) -> float:
 
 
 def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
-    """Yield how many rows the noise is worth and, if that is too many, what helps.
+    """Yield a line on the noise in rows per class and, with fewer rows, advice.
 
     The lines after the first one begin with "! ". `unit` is the name of a row.
 
@@ -71,9 +71,10 @@ def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
     if own >= needed:
         return
     yield (
-        f"! Too few {unit}s: 8 in 10 measured heads with so much noise lost over 30 % "
-        "of what they learn without privacy, and half missed most of some class. "
-        "What helps most comes first:"
+        f"! Too few {unit}s: with so much noise, 8 in 10 measured heads lost over 30 % "
+        "of the accuracy that they gain over guessing without privacy. In half of "
+        "them, some class had less than half of its accuracy without privacy. What "
+        "helps most comes first:"
     )
     mu = mu_from_epsilon(target.epsilon, target.delta) * needed / own
     epsilon = epsilon_from_mu(mu, target.delta)

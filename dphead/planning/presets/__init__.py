@@ -3,8 +3,8 @@
 A preset has a `source` (paper and table), an `accountant`, the paper's `delta`, and a
 table of settings for each method. Other keys are optional:
 
-- `left_to_the_user` names settings that are not one number in the paper. The paper does
-  not print them, or lists several in `columns` or `search`.
+- `left_to_the_user` names settings that the user must choose. The paper does not print
+  them, or lists several values in `columns` or `search`.
 - `columns` holds a list for each quantity that changes over the columns of the paper's
   table, such as epsilon, steps and noise_multiplier.
 - `search` holds the values that the paper searched.
