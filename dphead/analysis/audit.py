@@ -1,10 +1,11 @@
-"""Audit a method: real `release`, worst-case canaries, exact scores.
+"""Audit a method by fits on synthetic rows, with and without a worst-case canary.
 
-A fit is run many times in two worlds, with a canary and without it. The auditor knows
-every row and sees every release. Its score is the log-likelihood ratio of all releases
-of a fit. This is the best test of the two worlds (Neyman, Pearson). The auditor also
-knows the noise of each release and the sample, and tests their distributions
-(`audit_laws`). It recomputes the claim from the releases (`audit_accounting`).
+A fit is run many times in two worlds, with a canary and without it, by the real
+`release`. The auditor knows every row and sees every release. Its score is the
+log-likelihood ratio of all releases of a fit. This is the most powerful test of the two
+worlds (Neyman, Pearson). The auditor also knows the noise of each release and the
+sample, and tests their distributions (`audit_laws`). It recomputes the claim from the
+releases (`audit_accounting`).
 
 Rows must be synthetic, because thousands of releases go uncharged.
 """

@@ -22,7 +22,7 @@ from dphead.privacy.contract import ReleaseSpec
 # Chosen; tests check that the error is far below 1 %, the slack of `audit`.
 _LOSS_GRID = 2.0**-11  # spacing of losses
 _LARGEST_LOSS = 128.0  # largest absolute loss of the composition
-_OUTCOMES = 100_001  # points of one release, within TAILS deviations of its means
+_OUTCOMES = 100_001  # points of one release, within _TAILS deviations of its means
 _TAILS = 12.0
 _RATIO_TAILS = 7.0  # deviations covered by an allocated step's likelihood ratio
 _RATIO_CELLS = 2**20  # cells of the grid of this likelihood ratio
@@ -36,7 +36,7 @@ def recomputed_epsilon(
     Return None for groups in sampled batches, and for losses beyond the grid.
     """
     full = [s for s in specs if s.sampling_prob == 1 and s.epoch_steps == 1]
-    # each unit has `cap` rows, each with 1 / sigma of the noise's deviation
+    # each of a unit's `cap` rows moves the sum by 1 / sigma deviations of the noise
     mu = math.hypot(*((s.group_cap or 1) / s.noise_multiplier for s in full))
     sampled = Counter(
         (s.noise_multiplier, s.sampling_prob, s.epoch_steps, s.group_cap or 1)

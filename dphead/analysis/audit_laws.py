@@ -92,7 +92,7 @@ def _normality(
 ) -> LawResult:
     """Test the distribution, the tails and the largest of standard normal values.
 
-    `tails` may be those of more values.
+    `tails` may also count values that are not in `values`.
     """
     distance = kstest(values[:: -(-len(values) // _MAX_COMPARED)], "norm")
     seen = _Tails(values) if tails is None else tails

@@ -1,7 +1,7 @@
 """Audit any function from a data set to numbers, and bound its epsilon from below.
 
-The function is run on two neighboring data sets. A half of the runs teaches an attack
-to distinguish the two, and the other half gives the bounds of `audit_bounds`.
+The function is run on two neighboring data sets. One half of the runs selects an attack
+that distinguishes the two, and the other half gives the bounds of `audit_bounds`.
 """
 
 import math
@@ -46,7 +46,7 @@ def audit_mechanism(
     neighbors : pair
         Two neighboring data sets, the one without the record first.
     fits : int, default 1000
-        Number of runs on each data set. The first half teaches the attack.
+        Number of runs on each data set. The first half selects the attack.
     confidence : float, default 0.9999
         Joint confidence of the bounds. A correct mechanism fails with probability at
         most 1 - confidence.
@@ -160,8 +160,8 @@ def _attack(
 ) -> tuple[np.ndarray, float]:
     """Return scores (2, n) of the tested outputs, and the threshold for epsilon.
 
-    Everything is chosen by the learned outputs (2, n, numbers). Above 0, a score is a
-    guess for the second row of scores.
+    The outputs `learned` (2, n, numbers) alone select the attack and the threshold. A
+    score above 0 is a guess that the output belongs to the second row of scores.
     """
     center = learned.mean(axis=(0, 1))
     scale = learned.std(axis=(0, 1))

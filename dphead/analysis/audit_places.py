@@ -1,4 +1,4 @@
-"""Audit the effect of a row in every place, and of rows that must have no effect.
+"""Audit how a row moves sums in each slot, and that invalid rows move none.
 
 These checks compare sums before noise. They are exact and need no fits.
 """
@@ -33,7 +33,7 @@ def exact_findings(
     share: float,
     broken: int,
 ) -> Iterator[LawResult]:
-    """Test what does not depend on noise. The p-values are 0 or 1.
+    """Test the sums before noise. The p-values are 0 or 1.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def exact_findings(
         ),
         ("movement by the canary", "each slot and group"): (
             not apart,
-            f"other integers in {len(apart)} of {len(slots)} slots",
+            f"different integers in {len(apart)} of {len(slots)} slots",
         ),
         ("rows without effect", "all releases"): (
             not idle,
@@ -101,7 +101,7 @@ def _slots(n_rows: int) -> np.ndarray:
 
 
 def _elsewhere(problem: Problem, slot: int | None = None) -> Problem:
-    """Return the problem with its canary in another place, beside other rows."""
+    """Return the problem with its canary in `slot` or a random slot, and new rows."""
     random = np.random.default_rng()
     facts, copies = problem.facts, problem.copies
     count = int(random.integers(min(SHARED_ROWS, facts.n_rows - copies) + 1))
@@ -125,7 +125,7 @@ def _moves(problem: Problem, releases: Sequence[Seen]) -> list[np.ndarray]:
 
 
 def _moving(problem: Problem, releases: Sequence[Seen]) -> set[str]:
-    """Return the defects of rows that move a sum although they must not."""
+    """Return the names of invalid rows (`_idle_rows`) that move a sum."""
     n_rows, rows = problem.facts.n_rows, list(_idle_rows(problem))
 
     def totals(some: Sequence[_NamedRow]) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Replace private rows and thread pools in an audit.
+"""Provide the synthetic rows of an audit, and their sums on one thread.
 
 `release` adds the noise, as in a fit. Code here must not add noise.
 """
@@ -83,7 +83,7 @@ class Sums:
         return way_of(ask.statistic).norms(ask, block)
 
     def rows(self, ask: SumTask, block: Block) -> Block:
-        """Return the block itself."""
+        """Return the block unchanged."""
         return block
 
     def add(
@@ -114,6 +114,6 @@ class Sums:
 
 
 def way_of(statistic: Statistic) -> BlockSum:
-    """Return the block sum of the statistic, or else the default block sum."""
+    """Return the statistic's own block sum, or `CpuSums` if it has none."""
     brought = getattr(statistic, "block_sum", None)
     return CpuSums() if brought is None else brought()

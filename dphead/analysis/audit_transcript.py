@@ -26,12 +26,12 @@ from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.verified import VerifiedSum
 
 # Chosen, not measured.
-SHARED_ROWS = 15  # rows beside the canary; the other slots are unreadable images
+SHARED_ROWS = 15  # rows beside the canary; the other slots have no class
 # entries of large releases without rows: 64 x 8, and 24 x 25 / 2 of a symmetric sum
 _ALONE_FEATURES, _ALONE_CLASSES, _ALONE_SYMMETRIC = 64, 8, 24
 # norm of the canary in clip norms: a shorter canary would not detect missing clipping
 _CANARY_NORM = 10.0
-_ROWS_BEYOND_CAP = 2  # rows of a canary group beyond the cap, which must not count
+_ROWS_BEYOND_CAP = 2  # rows of a canary group beyond the cap, which must add zero
 _MAX_CANARIES = 10  # largest number of problems in an audit; each holds the rows twice
 
 
@@ -113,7 +113,7 @@ def random_places(
 def worst_case(
     facts: ProblemInfo, plan: Plan, *, label: int = 0, seed: int | None = None
 ) -> Problem:
-    """Return a synthetic problem with a canary as visible as the clip norms allow.
+    """Return a synthetic problem with a canary far longer than every clip norm.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def worst_case(
     label : int, default 0
         The canary's class.
     seed : int, optional
-        Seed of the canary's random direction. Default: the first axis.
+        Seed of the canary's random direction. Without a seed, it is the first axis.
 
     Returns
     -------
@@ -416,7 +416,7 @@ def transcript(
     noise: NoiseSource,
     sums: Sums,
 ) -> Iterator[Seen]:
-    """Yield each release of one fit through `release`, without its head."""
+    """Run one fit through `release`, and yield each release. No head is computed."""
     ledger, watched = _NoLedger(), _Watched(sums)
     steps = solver.solve(facts)
     request, left = next(steps), deque(specs)

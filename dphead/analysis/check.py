@@ -289,7 +289,10 @@ def unshown_classes(report: dict[str, Any]) -> list[int] | None:
 
 
 def _shown(report: dict[str, Any]) -> dict[str, list[bool]]:
-    """Return, for each kind of number, whether it shows each class as predicted."""
+    """Return whether each kind of public number shows that a class is predicted.
+
+    Keys describe the numbers, and values have one bool per class.
+    """
     test, shown = report.get("test"), dict[str, list[bool]]()
     released = (report.get("class_accuracy") or {}).get("each")
     if test is not None and report.get("test_is") == "public":
@@ -306,8 +309,8 @@ def about_classes(
 ) -> Iterator[str]:
     """Yield warnings about classes that the head may never predict.
 
-    `test` has the metrics of test rows. Other lines name the classes that public test
-    rows show as missed.
+    `test` has the metrics of test rows. Classes that public test rows show as never
+    predicted are left out, because other lines name them.
     """
     unshown = unshown_classes(report)
     if unshown is None and test is None:
@@ -319,7 +322,10 @@ def about_classes(
 
 
 def _measure_classes(report: dict[str, Any]) -> str:
-    """Explain how to measure each class. Only `auto` on single rows can release it."""
+    """Explain how to measure each class.
+
+    Only `auto`, without group means, can release the accuracy of each class.
+    """
     text = "Measure each class with `dphead evaluate`"
     if kind_of(report) == "network" or report["guarantee"]["group_mean"]:
         return text
@@ -421,7 +427,8 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
             (
                 "people no longer new",
                 "the report says that no other data set of the id system "
-                f"{people['system']} adds loss, but the people were declared again",
+                f"{people['system']} adds privacy loss, but the people were declared "
+                "again",
                 "Fits on other data sets of the id system can add to this epsilon",
             )
         )
@@ -473,7 +480,7 @@ _CHECKS: tuple[Callable[[FinishedRun], Iterator[Finding]], ...] = (
 
 
 def _metric_keys(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of entries that are exact functions of rows."""
+    """Yield the paths of entries with a word of `_METRICS` in their names."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if any(word in key for word in _METRICS):

@@ -110,9 +110,10 @@ def located(name: str, folder: Path) -> Path | str:
 
 
 def places_of(book: Ledger) -> list[str]:
-    """Return the places that a closed ledger names, as far as they have a ledger.
+    """Return the places that a closed ledger was moved to, if they have a ledger.
 
-    If DPHEAD_HOME itself was moved, the ledger of an id system is found there.
+    DPHEAD_HOME may have been moved. So if the recorded place is gone, a merged ledger's
+    target is looked up in the current DPHEAD_HOME.
     """
     place, merged = book.meta(MOVED), book.meta(MERGED)
     places = [] if place is None else [place]
@@ -125,9 +126,9 @@ def places_of(book: Ledger) -> list[str]:
 def moved_to(book: Ledger) -> tuple[str | None, bool]:
     """Return a closed ledger's target, and whether the target holds all its charges.
 
-    The ledger at the place is read to find out, because a row in `book` that names the
-    place is no proof. If charges are missing there, or the ledger is unreadable, the
-    charges and the budget of `book` count.
+    The ledger at the place is read, because a row in `book` that names the place proves
+    nothing. If charges are missing there, or the ledger is unreadable, the charges and
+    the budget of `book` stay valid.
     """
     place = book.meta(MOVED)
     if place in (None, book.path):

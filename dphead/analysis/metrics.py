@@ -33,7 +33,7 @@ def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
 
 
 def classified(scores: np.ndarray) -> np.ndarray:
-    """Return whether each row (n,) of scores (n, n_classes) has a class."""
+    """Return (n,) bool: whether all scores of a row are finite, so it gets a class."""
     return np.logical_and.reduce(np.isfinite(scores), axis=1)
 
 
@@ -98,7 +98,7 @@ def _per_class_accuracy(
 def _confusion(
     labels: np.ndarray, predicted: np.ndarray, n_classes: int
 ) -> list[list[int]] | None:
-    """Return how many rows of each class (first axis) were given to each class.
+    """Return the confusion matrix: true classes on the first axis, predicted second.
 
     The result is None above _MOST_CONFUSED classes, because a report may store it.
     """
@@ -204,7 +204,7 @@ def evaluate_scores(
     scores : (n, n_classes) float
         The head's scores. A row with a score that is not finite counts as wrong.
     labels : (n,) int
-        Class positions in 0..n_classes-1.
+        Class indices from 0 to n_classes - 1.
     loss : str, default "softmax"
         `LinearHead.loss`.
 
@@ -215,9 +215,9 @@ def evaluate_scores(
         worst_class, worst_class_accuracy, worst_class_n, per_class_accuracy,
         per_class_n, predicted_n, confusion and calibration_error. balanced_accuracy is
         the mean over classes that have rows. top5 is None for five classes or fewer.
-        worst_class is the index of the class with the lowest accuracy. predicted_n
-        counts the rows given to each class, and confusion those of each class. It is
-        None for more than ten classes.
+        worst_class is the index of the class with the lowest accuracy. predicted_n has
+        the number of rows that are predicted as each class. confusion is the confusion
+        matrix, or None for more than ten classes.
 
     Raises
     ------

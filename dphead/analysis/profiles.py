@@ -1,6 +1,6 @@
-"""Account for the same releases as each paper did.
+"""Compute the epsilon of releases by the accountants of papers.
 
-The accountants here are for comparison only, never for charges.
+These accountants are for comparison only, never for charges.
 """
 
 import math
@@ -145,7 +145,7 @@ def about_sum(total: float, accountant: str | None) -> str:
     if accountant != "rdp" or not math.isfinite(total):
         return ""
     return (
-        "The ledger adds up runs with sampled batches by a coarser rule (RDP) than "
-        "within one run (PLD), so the total can be above the runs' own epsilons. Both "
-        "are valid."
+        "For several runs with sampled batches, the ledger uses a coarser accountant "
+        "(RDP) than for one run (PLD), so the total can be above the runs' own "
+        "epsilons. Both are valid."
     )

@@ -24,7 +24,7 @@ def parts_of(extraction: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def describe_input(transform: dict[str, Any]) -> str:
-    """Return how images became a backbone's input, or "" if they did not."""
+    """Describe how images were prepared for a backbone; "" if this is not recorded."""
     size = transform.get("image_size") or (transform.get("input_size") or ())[1:]
     if not size:
         return ""
@@ -127,14 +127,15 @@ def about_people(data: dict[str, Any]) -> str | None:
     if (people := data.get("people")) is None:
         return (
             "People are recognized only within this data set. For a person who is also "
-            "in another data set, the losses of both add up, and no total shows this"
+            "in another data set, the privacy losses of both add up, and no total "
+            "includes both"
         )
     system = people["system"]
     if people["new"]:
         return (
-            f"No other data set of the id system {system} adds loss, given that the "
-            "declaration is true: nobody in this data set is in another one of them. "
-            "Data sets outside the id system are not known"
+            "It was declared that nobody in this data set is in another data set of "
+            f"the id system {system}. If this is true, those data sets add no privacy "
+            "loss. Data sets outside the id system are not known"
         )
     return (
         f"People are recognized by the id system {system}. Its data sets share the "

@@ -333,7 +333,7 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
     g = report["guarantee"]
     for name in ("relation", "group_cap"):
         if {getattr(s, name) for s in plan.specs} != {getattr(plan, name)}:
-            but = "its releases have another value or are missing"
+            but = "its releases have a different value or are missing"
             raise _changed(file, name, getattr(plan, name), but)
     expected = stated_guarantee(plan, name_unit_in(report))
     del expected["releases"]
@@ -383,7 +383,7 @@ def _check_recorded(
             file,
             "releases",
             f"({len(plan.specs)} in total)",
-            f"the ledger charged {len(charged)} others for this fit",
+            f"the ledger charged {len(charged)} different releases for this fit",
         )
     if report["guarantee"]["private"] and "not private" in fit["description"]:
         raise _changed(file, "private", True, f"the ledger has {fit['description']!r}")
@@ -480,7 +480,7 @@ def _is_away(book: Ledger) -> bool:
 
 
 def _limit(book: Ledger) -> dict[str, Any]:
-    """Return the place and the budget of a ledger, and whose fits it counts."""
+    """Return a ledger's path, budget, data set id and id system, as a dict."""
     return {
         "path": book.path,
         "budget": book.budget(),

@@ -90,17 +90,16 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 
 def _todo(what: str) -> str:
-    """Return what to do about an unreadable record, for errors."""
+    """Return the advice about an unreadable record, for errors."""
     if what == "simulation":
         return "Pass a file of `dphead tan simulate --json`."
     return "Pass a run folder, or restore the file from a backup."
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """Raise ValueError unless the run in a folder ended and removed its own files.
+    """Raise ValueError if the run in a folder has not removed its private files.
 
-    fit.json is the last of these files. A folder without it holds no run, or a finished
-    one.
+    fit.json is removed last. A folder without it holds no run, or a finished one.
     """
     if not (folder / "fit.json").exists():
         return

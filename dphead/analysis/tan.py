@@ -106,8 +106,8 @@ class Prediction(NamedTuple):
             return ""
         return (
             "accuracy rises with the batch size among the simulated runs. In TAN23's "
-            "it does not, so the prediction may be far too high. Use more steps, more "
-            "--runs or smaller --factors"
+            "runs it does not, so the prediction may be far too high. Use more steps, "
+            "more --runs or smaller --factors"
         )
 
 

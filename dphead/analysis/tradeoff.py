@@ -24,7 +24,7 @@ from dphead.privacy.rounding import percent_up
 REPORTED_RATES = (0.001, 0.01, 0.1)
 # the rate used in reports with one number; chosen
 FALSE_POSITIVE_RATE = 0.01
-# keys in JSON output for the compared data set: the row is replaced, or it is absent
+# keys in JSON output, by `replaced`: another row is used instead, or no other row
 PLACES = {True: "replaced", False: "absent"}
 
 

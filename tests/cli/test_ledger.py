@@ -92,7 +92,7 @@ def test_a_total_above_a_runs_own_epsilon_is_explained(features, tmp_path):
     said = fitted("fit", features, "-o", run, *sampled, "numpy").out
     assert report_of(first)["ledger"]["total_epsilon"] <= 1
     assert report_of(run)["ledger"]["total_epsilon"] > 1
-    why = "coarser rule (RDP) than within one run (PLD), so the total can be"
+    why = "coarser accountant (RDP) than for one run (PLD), so the total can be"
     for text in (
         said,
         fitted("ledger", "show", features).out,

@@ -152,7 +152,7 @@ def test_one_known_person_is_no_new_person(store, tmp_path, clinic):
     assert id_of(new) != id_of(tmp_path / "one.h5")
     done = fitted("fit", new, "-o", tmp_path / "run", *FIT)
     report = report_of(tmp_path / "run")
-    told = "true: nobody in this data set is in another one of them. Data sets outside"
+    told = "true, those data sets add no privacy loss. Data sets outside"
     page = words((tmp_path / "run/report.html").read_text())
     for text in (words(done.out), report["statement"], page):
         assert told in text

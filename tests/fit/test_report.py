@@ -151,9 +151,9 @@ def test_what_is_not_private_says_so(epsilon, seed):
 
 
 DIFFERENCES = {
-    "zero_out": "'s contribution replaced by nothing, the number of images being",
-    "add_remove": " added or removed, the number of images being private",
-    "replace_one": " replaced by any other, the number of images being public",
+    "zero_out": ": its contribution is set to zero, and the number of images is public",
+    "add_remove": ": it is added or removed, and the number of images is private",
+    "replace_one": ": it is replaced by any other, and the number of images is public",
 }
 
 

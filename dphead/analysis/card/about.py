@@ -103,7 +103,7 @@ def verdict(about: About, report: dict[str, Any]) -> tuple[str, str]:
     """Return (status, sentence) on the institution's limits.
 
     The status is "within", "outside" or "open", or "" without limits. Epsilon is the
-    total of all fits in the ledger. It is open if other ledgers may count fits too.
+    total of all fits in the ledger. The status is open if other ledgers may have fits.
     """
     found: list[tuple[str, str]] = []
     if about.max_epsilon is not None:

@@ -42,7 +42,7 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
 
     A file from another version of dphead may also differ. The finding mentions this.
     """
-    why = "What was added may be an exact function of private rows"
+    why = "Added content may be an exact function of private rows"
     if (written := report.get("dphead")) != __version__:
         why += f". Or dphead {written} wrote the file, and this is {__version__}"
     for name in _RENDERERS:
@@ -50,9 +50,9 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
         if path.is_file() and path.read_bytes() != _expected(name, report, run):
             yield Finding(
                 PRIVATE_METRICS,
-                f"{name} is not what report.json gives",
+                f"{name} does not match report.json",
                 why,
-                f"Look at it, or write it again: dphead report {_OPTIONS[name]}",
+                f"Look at the file, or write it again: dphead report {_OPTIONS[name]}",
             )
 
 

@@ -163,9 +163,9 @@ def _html(name: str, report: dict[str, Any], about: About | None) -> str:
 
 
 def _curve_of(limits: list[Limits]) -> dict[str, Any]:
-    """Return the picture of the bounds in `risk.limits_of`, for the template.
+    """Return the coordinates of the plot of `risk.limits_of`, for the template.
 
-    The picture plots true-positive against false-positive rates on log scales. `line`,
+    The plot has true-positive against false-positive rates on log scales. `line`,
     `area` and `points` belong to the run. `others` has (epsilon, line, end) of curves
     for comparison.
     """

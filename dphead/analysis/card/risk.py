@@ -32,7 +32,7 @@ class Limits:
     hits : tuple of float
         True-positive rates at the false-positive rates REPORTED_RATES.
     guess : float
-        Share of right answers if half of the rows are members.
+        Largest accuracy of an attack if half of the rows are members.
     curve : tuple of float
         True-positive rates at CURVE_RATES.
     own : bool
@@ -55,7 +55,7 @@ def _events_of(report: dict[str, Any]) -> list[GaussianEvent]:
 
 
 def limits_of(report: dict[str, Any]) -> list[Limits]:
-    """Return bounds for the run, and for Gaussian mechanisms with epsilons COMPARED.
+    """Return bounds for the run, and for Gaussian mechanisms with epsilons _COMPARED.
 
     The Gaussian mechanisms have the same delta and the default comparison. All bounds
     are sorted by epsilon. They are exact for full batches, and upper bounds for sampled

@@ -89,7 +89,7 @@ def test_the_documents_have_the_statement_and_check_knows_them(made):
     unit = "one person (group) with all their rows, of which at most 4 count"
     assert f"protects <b>{unit}</b>" in html
     assert "share of training people" in html and "if another person would" in html
-    said = "of which at most 4 count, as the features file's group column"
+    said = "of which at most 4 count, by the group column of the features"
     assert said in read_run(run).report["statement"]
     fitted("report", run, "--dpia")  # with the copy in the run folder
     annex = (run / "dpia.html").read_text()
@@ -102,7 +102,7 @@ def test_the_documents_have_the_statement_and_check_knows_them(made):
     assert "private metrics stored" not in dphead("check", run).out
     (run / "about.toml").write_text(ABOUT.replace("60", "61"))
     said = dphead("check", run).out
-    assert "dpia.html is not what" in said and "report.html is not what" in said
+    assert "dpia.html does not match" in said and "report.html does not match" in said
     (made / "other.toml").write_text(ABOUT.replace("60", "62"))
     fitted("report", run, "--dpia", "--about", made / "other.toml")
     assert "private metrics stored" not in dphead("check", run).out

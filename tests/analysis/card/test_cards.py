@@ -22,7 +22,7 @@ def test_the_card_of_a_run_without_privacy_says_so(folder, tmp_path):
     features = folder / "train.h5"
     fit(features, tmp_path / "seeded", "--seed", 1, NOT_PRIVATE)
     (tmp_path / "seeded/README.md").write_text("a card")
-    assert "README.md is not what" in run_dphead("check", tmp_path / "seeded").out
+    assert "README.md does not match" in run_dphead("check", tmp_path / "seeded").out
     text = model_card(read_run(tmp_path / "seeded").report)
     assert "NOT PRIVATE" in text and "Reproducible, not private" in text
     assert "| ε, δ |" not in text
@@ -84,7 +84,7 @@ def test_the_command_writes_into_the_run_folder_or_where_it_is_told(folder, tmp_
     assert "README.md" not in run_dphead("check", folder / "public").out
     with open(folder / "public/README.md", "a") as file:
         file.write("private accuracy 93.1 %\n")
-    assert "README.md is not what" in run_dphead("check", folder / "public").out
+    assert "README.md does not match" in run_dphead("check", folder / "public").out
     fitted("report", folder / "public/report.json", "-o", tmp_path / "page.html")
     page = (folder / "public/report.html").read_text()
     assert (tmp_path / "page.html").read_text() == page

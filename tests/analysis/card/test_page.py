@@ -142,11 +142,11 @@ def test_what_is_altered_in_a_page_is_found(folder, tmp_path):
         file.write("<p>private accuracy 93.1 %")
     done = dphead("check", run)
     assert done.code == 1
-    assert "report.html is not what report.json gives" in done.out
+    assert "report.html does not match report.json" in done.out
     fitted("report", run)
     assert "report.html" not in dphead("check", run).out
     (run / "README.md").write_bytes(b"\xff")  # not even text
-    assert "README.md is not what" in dphead("check", run).out
+    assert "README.md does not match" in dphead("check", run).out
 
 
 @pytest.mark.parametrize("name", ["warnings", "method", "test", "data"])
@@ -161,7 +161,7 @@ def test_a_report_of_another_form_is_told_in_a_line(folder, tmp_path, name, valu
         {key: report[key] for key in report if key != name},
     ):
         for finding in altered(run, broken):
-            assert "is not what report.json gives" in finding.what
+            assert "does not match report.json" in finding.what
         try:
             rendered("report.html", broken)
         except ValueError as error:
