@@ -48,12 +48,6 @@ class Limits:
     own: bool
 
 
-def _events_of(report: dict[str, Any]) -> list[GaussianEvent]:
-    """Return the accountant's events for a report's releases."""
-    releases = report["guarantee"]["releases"]
-    return [replace(event_of(row), count=row["count"]) for row in releases]
-
-
 def limits_of(report: dict[str, Any]) -> list[Limits]:
     """Return bounds for the run, and for Gaussian mechanisms with epsilons _COMPARED.
 
@@ -74,8 +68,9 @@ def limits_of(report: dict[str, Any]) -> list[Limits]:
         )
     relation = g["neighboring_relation"]
     replaced, *_ = both = comparisons(relation)
+    events = [replace(event_of(row), count=row["count"]) for row in g["releases"]]
     own = [
-        _limits(g["epsilon"], _events_of(report), relation, comparison, own=True)
+        _limits(g["epsilon"], events, relation, comparison, own=True)
         for comparison in both
     ]
     others = [

@@ -24,11 +24,6 @@ from typing import Any
 _DELTA = 1e-5  # default without a preset, as in papers on CIFAR
 
 
-def _preset_names() -> list[str]:
-    """Return the names of all presets."""
-    return sorted(_presets())
-
-
 def load(name: str) -> dict[str, Any]:
     """Return a preset, merged with its base.
 
@@ -36,10 +31,10 @@ def load(name: str) -> dict[str, Any]:
     to the user. `columns` and `search` replace the entries of the base. Raises
     ValueError for an unknown name.
     """
-    if name not in _preset_names():
+    if name not in _presets():
         raise ValueError(
             f"`--preset` {name!r} is unknown. Choose one of "
-            f"{', '.join(_preset_names())}, or drop --preset."
+            f"{', '.join(sorted(_presets()))}, or drop --preset."
         )
     preset = dict(_presets()[name])
     base = load(preset.pop("base")) if "base" in preset else {}
