@@ -5,8 +5,8 @@ that distinguishes the two, and the other half gives the bounds of `audit_bounds
 """
 
 import math
+import pickle
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,13 @@ def audit_mechanism(
     ----------
     function : callable
         The mechanism. It takes a copy of a data set and returns a real number, or an
-        array of the same shape in every run. Each run must draw new noise.
+        array of the same shape in every run. Each run must draw new noise. It must not
+        change what a pickle only names, such as an attribute of a class.
     epsilon, delta : float
         The claimed guarantee. `delta` may be 0.
     neighbors : pair
-        Two neighboring data sets, the one without the record first.
+        Two neighboring data sets, the one without the record first. Both must be
+        picklable, because each run gets a new copy.
     fits : int, default 1000
         Number of runs on each data set. The first half selects the attack.
     confidence : float, default 0.9999
@@ -63,7 +65,7 @@ def audit_mechanism(
     Raises
     ------
     ValueError
-        If an argument is invalid, or a data set cannot be copied. If an output is not
+        If an argument is invalid, or a data set cannot be pickled. If an output is not
         real or finite, or changes its shape.
 
     Notes
@@ -108,9 +110,10 @@ def audit_mechanism(
         check(delta)
         event = GaussianEvent(1 / mu_from_epsilon(epsilon, delta))
         claim = Claim(epsilon, delta, "zero_out", (event,))
+    kept = [*map(_pickled, neighbors)]
     # alternate, so that a slow change of the machine affects both alike
     runs = [
-        [_numbers(function(_copied(data))) for data in neighbors] for _ in range(fits)
+        [_numbers(function(pickle.loads(data))) for data in kept] for _ in range(fits)
     ]
     if len({run.shape for pair in runs for run in pair}) > 1:
         raise ValueError(
@@ -124,15 +127,27 @@ def audit_mechanism(
     return statements(scores, claim, threshold, confidence)
 
 
-def _copied(data: Any) -> Any:
-    """Return a copy of a data set, so that no run changes the data of the next one."""
+def _pickled(data: Any) -> bytes:
+    """Return a data set's pickle, from which each run gets a new data set.
+
+    `copy.deepcopy` would leave some values shared, such as arrays in the cells of a
+    DataFrame. A function that changes them could make both data sets equal.
+    """
     try:
-        return deepcopy(data)
+        found = pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
+        copy = pickle.loads(found)
     except Exception as error:  # a data set's own code can raise any type
         raise ValueError(
-            "a data set of `neighbors` cannot be copied, and each run needs a copy "
-            f"({type(error).__name__}: {error}). Pass arrays, or the path of a file."
+            "a data set of `neighbors` cannot be pickled, and each run needs a new "
+            f"copy of it ({type(error).__name__}: {error}). Pass arrays, or the path "
+            "of a file."
         ) from error
+    if callable(data) and copy is data:  # its pickle is its name
+        raise ValueError(
+            f"a data set of `neighbors` is the function or class {data!r}, which all "
+            "runs would share. Pass arrays, or the path of a file."
+        )
+    return found
 
 
 def _numbers(output: Any) -> np.ndarray:

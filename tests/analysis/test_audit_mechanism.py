@@ -4,6 +4,7 @@ import doctest
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import binom
 
@@ -79,15 +80,35 @@ def test_a_function_that_returns_one_buffer_is_audited_as_it_answered():
     assert not audit_mechanism(filled, 1.0, 1e-5, NEIGHBORS)["passed"]
 
 
-def test_a_function_that_changes_its_rows_gets_the_same_rows_in_each_run():
-    def centered(rows):  # without noise
-        found = rows.sum()
-        rows -= rows.mean(axis=0)
+@pytest.mark.parametrize("kind", ["array", "cells of a frame"])
+def test_a_function_that_changes_its_rows_gets_the_same_rows_in_each_run(kind):
+    def scaled(data):  # without noise
+        found = 0.0
+        for row in data if kind == "array" else data["image"]:
+            row /= 255
+            found += row.sum()
         return found
 
-    rows = np.copy(NEIGHBORS[1])
-    assert not audit_mechanism(centered, 1.0, 1e-5, (ROWS, rows))["passed"]
-    assert np.array_equal(rows, NEIGHBORS[1])
+    both = [np.array(rows, float) for rows in NEIGHBORS]
+    given = both
+    if kind != "array":
+        given = [pd.DataFrame({"image": [*rows]}) for rows in both]
+    assert not audit_mechanism(scaled, 1.0, 1e-5, given)["passed"]
+    assert all(map(np.array_equal, both, NEIGHBORS))
+
+
+def global_rows():
+    """A data set of a module: its pickle is its name."""
+    return ROWS
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [(lambda: ROWS, "cannot be pickled"), (global_rows, "all runs would share")],
+)
+def test_a_data_set_that_no_copy_reaches_is_refused(data, said):
+    with pytest.raises(ValueError, match=said):
+        audit_mechanism(lambda load: load().sum(), 1.0, 1e-5, (data, data))
 
 
 def test_correct_mechanisms_fail_as_seldom_as_the_confidence_says():
@@ -123,7 +144,7 @@ def test_correct_mechanisms_fail_as_seldom_as_the_confidence_says():
         ({"function": lambda n: math.nan}, "not finite"),
         ({"function": lambda n: 1j * n}, "complex128, not real numbers"),
         ({"function": str}, "not real numbers"),
-        ({"neighbors": ((one for one in [1]), [1])}, "cannot be copied"),
+        ({"neighbors": ((one for one in [1]), [1])}, "cannot be pickled"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(given, said):
