@@ -45,13 +45,13 @@ BACKBONE_NOTE = """The table shows the test accuracy of `auto` in % as mean ± s
 deviation over noise draws. ε = inf is one run without noise or clipping. Both backbones
 were trained on ImageNet-1k. TABLES.md has every method on each of them."""
 SUMMARY = """Each printed number counts once, by the run with the paper's settings and
-accounting. The last column counts those that any run reproduces, also with our settings
-or with less noise by a tighter accountant. *In small* is another, smaller network: only
-the order of a number among the numbers of its column is compared. *Arithmetic* numbers
-follow from a formula. They agree if the formula gives the printed digits for one of the
-training set sizes in the paper. *Not printed* means that the paper lacks settings or
-digits. TABLES.md shows every run, explains the numbers below, and has the commands and
-the estimated hours of all other numbers."""
+accounting. The last column counts the numbers that any run reproduces, including runs
+with our settings, or with less noise by a tighter accountant. *In small* means a
+smaller network: only the order of the numbers in a column is compared. *Arithmetic*
+numbers follow from a formula. They agree if the formula gives the printed digits for
+one of the training set sizes in the paper. *Not printed* means that the paper lacks
+settings or digits. TABLES.md shows every run, explains the numbers below, and has the
+commands and the estimated hours of all other numbers."""
 Row = dict[str, Any]
 Head = tuple[str, str]  # a file of results/heads/, and a method
 PAGES = tuple(

@@ -715,10 +715,10 @@ def repeated_table() -> str:
         f"{sound['audits']} times with {sound['fits']:,} fits, and {sound['failed']} "
         "audits failed. The smallest p-value of an audit, multiplied by its number of "
         f"tests, was {sound['smallest_p']:.2g}. Other programs used the same two cores "
-        f"during the measurements. Of {len(invented)} more defects, invented for this "
-        f"purpose, {len(invented) - len(passed)} are caught with {FITS:,} fits and "
-        f"{len(passed)} pass: {'; '.join(passed)}. Commit {commits}; "
-        f"{sound['machine']}."
+        f"during the measurements. To test the audit, we invented {len(invented)} more "
+        f"defects. With {FITS:,} fits, it catches {len(invented) - len(passed)} of "
+        f"them, and not the other {len(passed)}: {'; '.join(passed)}. Commit "
+        f"{commits}; {sound['machine']}."
     )
 
 
