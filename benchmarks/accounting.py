@@ -11,7 +11,7 @@ from dphead.analysis.tan import MIN_SIGMA, total_amount_of_noise
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, compose_epsilon, rdp_curve
 
-# of a whole training, by epsilon; eta of a step, delta and steps are those of all
+# eta of a whole training, by epsilon; eta of a step, delta and steps are equal for both
 TAN23_ETA = {1: 0.13, 8: 0.95}
 TAN23_ETA_STEP = 3.9e-3
 TAN23_DELTA = 1 / 1.2e6
@@ -22,7 +22,7 @@ _FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; chosen
 
 
 def write(folder: Path = RESULTS) -> list[Path]:
-    """Write the plots to folders of `folder`; returns their paths."""
+    """Write the plots below `folder`, and return their paths."""
     two = (tan23(folder / "finetune", epsilon) for epsilon in TAN23_ETA)
     return [figure9(folder / "figures"), *two]
 
@@ -32,11 +32,11 @@ def figure9_noise(
 ) -> tuple[float, float]:
     """Return the noise multipliers of DP-SGD and of amplification by iteration.
 
-    Delta is 1e-5. The first multiplier is over the clip norm, under zero-out. The
-    second one is over a row's Lipschitz bound, under replace-one, and holds if only the
-    last iterate leaves. The paper leaves out the last 1 % of rows (footnote 12),
-    which is less than a batch. So this is the noise for rows of the last batch, which
-    are amplified in all epochs except the last.
+    Delta is 1e-5. The first multiplier is in units of the clip norm, under zero-out.
+    The second one is in units of a row's Lipschitz bound, under replace-one, and holds
+    if only the last iterate is published. The paper leaves out the last 1 % of rows
+    (footnote 12), which is less than a batch. This is therefore the noise for rows of
+    the last batch, which are amplified in all epochs except the last.
 
     References
     ----------
@@ -53,7 +53,7 @@ def figure9_noise(
 
 
 def figure9(folder: Path) -> Path:
-    """Draw TB21's Figure 9; returns its path."""
+    """Draw TB21's Figure 9, and return its path."""
     epsilons = np.geomspace(0.1, 100, 25)  # chosen
     names = ("DP-SGD", "amplification by iteration, every row")
     figure, (axes,) = new_figure(1, (6.4, 4.4))
@@ -106,7 +106,7 @@ def rdp_ratio(order: float) -> list[float]:
 
 
 def tan23(folder: Path, epsilon: int) -> Path:
-    """Draw Figure 2 (left) and Figure 3 (right) at an epsilon; returns the path.
+    """Draw Figure 2 (left) and Figure 3 (right) at an epsilon, and return the path.
 
     Both show the privacy wall and the flat region.
     """

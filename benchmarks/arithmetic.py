@@ -20,7 +20,7 @@ from dphead.privacy.accounting import GaussianEvent, compose_epsilon
 OUT = RESULTS / "arithmetic"
 BOUND, BY_TAN = "membership advantage upper bound", "epsilon by TAN"
 METRICS = ("epsilon", BY_TAN, BOUND)
-FORMS = {  # of what is computed
+FORMS = {  # format of each computed number
     "training rows": ",d",
     "computed": ".4g",
     "exact (PLD)": ".4g",
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def run() -> None:
-    """Compute everything again."""
+    """Compute all rows again, and store them."""
     path = OUT / "claims.jsonl"
     path.unlink(missing_ok=True)
     for row in printed():
@@ -48,7 +48,7 @@ def printed() -> Iterator[Row]:
 
 
 def computed(claim: Claim) -> Iterator[Row]:
-    """Yield a row for each number of training rows that a claim may be of."""
+    """Yield a row for each number of training rows that a claim may refer to."""
     place = {name: getattr(claim, name) for name in ("paper", "table", "row")}
     place |= {"metric": claim.metric, "claimed": claim.value}
     if claim.metric == BOUND:
@@ -70,7 +70,7 @@ def advantage_bound(epsilon: float, delta: float) -> float:
 
 
 def spent(claim: Claim, n_rows: int) -> Row:
-    """Return what a run with a claim's settings spends."""
+    """Return the epsilons of a run with a claim's settings, and TAN23's quantities."""
     settings = presets.load(claim.preset)["dp-sgd"] | claim.settings
     sigma, batch_size, steps = (
         settings[name] for name in ("noise_multiplier", "batch_size", "steps")
@@ -89,7 +89,7 @@ def spent(claim: Claim, n_rows: int) -> Row:
 
 
 def agrees(row: Row) -> bool:
-    """Whether a computed number is the printed one, to the printed digits."""
+    """Return whether a computed number equals the printed one, to its digits."""
     digits = len(row["claimed"].partition(".")[2])
     return f"{row['computed']:.{digits}f}" == row["claimed"]
 

@@ -1,5 +1,6 @@
-"""`python -m benchmarks`: every measurement and everything rendered, as one group of
-commands. An experiment's module is imported when its command runs.
+"""Define the commands of `python -m benchmarks`, which measure and render.
+
+An experiment's module is imported when its command runs.
 """
 
 from importlib import import_module
@@ -19,7 +20,7 @@ def main() -> None:
 
 
 def experiment(name: str) -> Any:
-    """The module of an experiment."""
+    """Return the module of an experiment."""
     return import_module(f"benchmarks.experiments.{name}")
 
 
@@ -44,7 +45,7 @@ def on_features(command: Any) -> Any:
 
 
 def show(paths: list[Path]) -> None:
-    """Say what was written."""
+    """Print the paths that were written."""
     for path in paths:
         click.echo(path)
 
@@ -173,16 +174,18 @@ def arithmetic() -> None:
 @click.option("--draws", default=5, show_default=True)
 @click.option("--epsilon", "epsilons", type=float, multiple=True, help="Default: all.")
 def heads(epsilons: tuple[float, ...], **given: Any) -> None:
-    """Accuracy of every method at every epsilon on a features file."""
+    """Measure the accuracy of every method at every epsilon on a features file."""
     from benchmarks import heads as h
 
     h.sweep(**given, epsilons=epsilons or h.EPSILONS)
 
 
 @main.command()
-@click.option("--audits", default=100, show_default=True, help="Of each sound method.")
+@click.option(
+    "--audits", default=100, show_default=True, help="Audits of each correct method."
+)
 def defects(audits: int) -> None:
-    """Which mechanisms without privacy an audit sees, and how often it is wrong."""
+    """Audit mechanisms with seeded defects, and correct methods, and store results."""
     module = experiment("audit_defects")
     module.run()
     module.run_repeats()
@@ -191,7 +194,7 @@ def defects(audits: int) -> None:
 
 @main.command()
 def seeded() -> None:
-    """A digest of each seeded head and report, to compare before and after."""
+    """Print a digest of each seeded head and report, to compare after a change."""
     from benchmarks import seeded as module
 
     module.run()
@@ -205,7 +208,7 @@ def seeded() -> None:
 @click.option("--repeats", default=3, show_default=True)
 @click.option("--epsilon", default=1.0, show_default=True)
 def cost(**given: Any) -> None:
-    """Time and memory of `dphead fit`."""
+    """Measure time and memory of `dphead fit`."""
     from benchmarks import heads as h
 
     h.cost(**given)
@@ -213,7 +216,7 @@ def cost(**given: Any) -> None:
 
 @main.command()
 def peers() -> None:
-    """One full-batch step, ours and other libraries'."""
+    """Time one full-batch step of dphead and of other libraries."""
     experiment("peers").run()
     show_readme("peers")
 
@@ -221,7 +224,7 @@ def peers() -> None:
 @main.command()
 @click.argument("folder", type=PATH)
 def scale(folder: Path) -> None:
-    """Time and memory of sums against rows, streamed from a file in FOLDER."""
+    """Measure time and memory of sums by rows, streamed from a file in FOLDER."""
     experiment("scale").run(folder)
     show_readme("scale")
 
@@ -230,7 +233,7 @@ def scale(folder: Path) -> None:
 @click.argument("parts", nargs=-1)
 @click.option("--tiny", is_flag=True, help="Try every part at a small size.")
 def gpu(parts: tuple[str, ...], tiny: bool) -> None:
-    """Sums, extraction and releases on an accelerator, or some PARTS of them."""
+    """Measure sums, extraction and releases on an accelerator, or some PARTS."""
     module = experiment("gpu")
     for part in parts or module.PARTS:
         module.PARTS[part](tiny)
@@ -239,7 +242,7 @@ def gpu(parts: tuple[str, ...], tiny: bool) -> None:
 @main.command()
 @click.argument("jobs", nargs=-1, type=click.Choice(EXTRACTION))
 def extraction(jobs: tuple[str, ...]) -> None:
-    """Extraction beside kymatio and plain timm, and 500 photographs to a head."""
+    """Time extraction beside kymatio and timm, and from 500 photographs to a head."""
     for job in jobs or EXTRACTION:
         getattr(experiment("extraction"), job)()
 
@@ -252,16 +255,17 @@ def extraction(jobs: tuple[str, ...]) -> None:
 @click.option(
     "--tries",
     type=click.IntRange(1),
-    help="A part of a probe's tries (default: all of them).",
+    help="Number of tries, fewer than all tries of a probe (the default).",
 )
 @click.option(
     "--seed",
     default=0,
     show_default=True,
-    help="Of the part: parts of one commit add up. Of points: a command's number.",
+    help="Seed of these tries; parts of one commit add up. For points: a command's "
+    "number.",
 )
 def faults(probes: tuple[str, ...], tries: int | None, seed: int) -> None:
-    """What is left where commands die or race, files are damaged or hostile."""
+    """Test commands that are killed or run at once, and damaged files and disks."""
     module = experiment("faults")
     for probe in probes or module.PROBES:
         module.run(probe, tries, seed)
@@ -270,7 +274,7 @@ def faults(probes: tuple[str, ...], tries: int | None, seed: int) -> None:
 
 @main.command()
 def demo() -> None:
-    """Private heads of scikit-learn's digits by the commands a user would type."""
+    """Fit private heads to scikit-learn's digits by the commands that a user types."""
     from benchmarks import demo as module
 
     module.run()

@@ -60,13 +60,14 @@ def run() -> None:
 
 
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """1,797 real 8x8 images (UCI, bundled with scikit-learn), uint8, their classes, and
-    their splits: three quarters are for training.
+    """Return scikit-learn's 1,797 real 8x8 images (UCI), their classes and splits.
+
+    Images are uint8. Three quarters of them are for training.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    # arrays, whatever pandas lets the type of what is loaded be
+    # convert for type checkers, which expect pandas frames
     images, labels = map(np.asarray, load_digits(return_X_y=True))
     images = (images.reshape(-1, 8, 8) * 255 / 16).round().astype(np.uint8)
     split = np.full(len(labels), "train")
@@ -91,9 +92,7 @@ def write_images(folder: Path) -> None:
 
 
 def dphead(arguments: str) -> None:
-    """Run a command as a user would, showing it and keeping its output for when it
-    fails.
-    """
+    """Print and run a command. If it fails, exit with its output."""
     print(f"$ dphead {arguments}", flush=True)
     environment = {**os.environ, "DPHEAD_HOME": str((FOLDER / "home").resolve())}
     command = [sys.executable, "-m", "dphead", *shlex.split(arguments)]
@@ -103,7 +102,7 @@ def dphead(arguments: str) -> None:
 
 
 def print_table(rows: list[tuple[str, str, dict]]) -> None:
-    """One line a head."""
+    """Print a line for each head."""
     print(f"\n{'method':<8}{'epsilon':>9}{'mu':>9}{'test accuracy':>17}")
     for method, epsilon, report in rows:
         g = report["guarantee"]

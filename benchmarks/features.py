@@ -1,6 +1,6 @@
-"""Images and features for the benchmarks, made once and kept in $DPHEAD_CACHE (default
-~/.cache/dphead).
+"""Provide images and features for the benchmarks.
 
+They are made once, and kept in $DPHEAD_CACHE (default ~/.cache/dphead).
 Images come from a folder given by the user or from $DPHEAD_CACHE/images, or, for the
 digits, from scikit-learn. Features come from `dphead extract`. MobileNetV2 has weights
 in $DPHEAD_CACHE/weights/mobilenetv2_100.in1k.safetensors.
@@ -33,7 +33,8 @@ FOLDERS = {  # in the folder of images; the second is torchvision's or the owner
     "cifar10": ("cifar10", "cifar-10-batches-bin"),
     "cifar100": ("cifar100", "cifar-100-binary", "cifar100/cifar100.npz"),
 }
-WIDTHS = {"mnist": 3_969, "fashion-mnist": 3_969, "cifar10": 15_552}  # of ScatterNet's
+# number of ScatterNet features
+WIDTHS = {"mnist": 3_969, "fashion-mnist": 3_969, "cifar10": 15_552}
 MAPS, SMALL = "CNN on ScatterNet", "WRN-16-1, 16 px"  # inputs of networks
 SMALL_ROWS, SMALL_SIDE = 8000, 16
 MOBILENET = (
@@ -46,8 +47,9 @@ BLOCK = 256  # rows of a block: it stays in the cache between the two products
 
 
 class Loaded(NamedTuple):
-    """Training rows, held-out features (n, d) and labels (n,), public sizes, and what
-    the training file is.
+    """Hold training rows, held-out features (n, d) and labels (n,), and public sizes.
+
+    `described` describes the training file.
     """
 
     rows: ArrayRows
@@ -58,12 +60,12 @@ class Loaded(NamedTuple):
 
 
 def cache() -> Path:
-    """The folder of images and features."""
+    """Return the folder of images and features."""
     return Path(os.environ.get("DPHEAD_CACHE", Path.home() / ".cache" / "dphead"))
 
 
 def extract_options(dataset: str, features: str) -> str:
-    """Options of `dphead extract` for `mobilenetv2-128` or a ScatterNet.
+    """Return options of `dphead extract` for `mobilenetv2-128` or a ScatterNet.
 
     TB21's published code scales CIFAR-10's colors by ImageNet's public means and
     deviations before the ScatterNet, which the paper does not say;
@@ -87,20 +89,20 @@ def extract_options(dataset: str, features: str) -> str:
 
 
 def facts_of(dataset: str, features: str) -> ProblemInfo:
-    """Public sizes, known without the data."""
+    """Return the public sizes of a data set's features, without reading data."""
     if dataset == "digits":
         return ProblemInfo(1_347, 144, 10)
     known = claims.needs("data")[dataset]
     width = claims.needs("features").get(features, {}).get("width")
     width = width or (1280 if features.startswith("mobilenet") else WIDTHS[dataset])
-    # half of CIFAR-100 was at hand for the rows in small
+    # only half of CIFAR-100 was available for the rows "in small"
     small = dataset == "cifar100" and features.startswith("mobilenet")
     n_rows = known["train_rows"] // (2 if small else 1)
     return ProblemInfo(n_rows, width, known["classes"])
 
 
 def images(dataset: str, folder: Path | None) -> Path:
-    """Return where a data set's images are.
+    """Return the path of a data set's images.
 
     Raises FileNotFoundError if they are in neither place.
     """
@@ -144,8 +146,9 @@ def _write_images(path: Path, x: np.ndarray, y: np.ndarray, split: np.ndarray) -
 
 
 def files(dataset: str, features: str, folder: Path | None = None) -> list[Path]:
-    """The train and test features files, extracted if they are missing; `load`
-    normalizes groups.
+    """Return the train and test features files, extracted if they are missing.
+
+    `load` normalizes groups.
     """
     if features == SMALL:
         return [small_images(folder)] * 2
@@ -184,7 +187,7 @@ def extract(source: Path, path: Path, options: str, n_classes: int = 10) -> None
 
 @lru_cache(maxsize=1)
 def load(dataset: str, features: str, file: Path | None = None) -> Loaded:
-    """Features in memory, as float32; those of the user's file, if there is one."""
+    """Load features as float32, from the user's file if there is one."""
     if file is None:
         paths = files(dataset, features)
         train, test = (load_features(path, memory=0) for path in paths)
@@ -197,8 +200,10 @@ def load(dataset: str, features: str, file: Path | None = None) -> Loaded:
 
 
 def grouped(x: np.ndarray, features: str) -> np.ndarray:
-    """ScatterNet rows (n, d), changed in place by `dphead extract --normalize
-    group:N` for `scatternet-gN`.
+    """Normalize rows (n, d) of `scatternet-gN` in place, and return them.
+
+    The normalization is that of `dphead extract --normalize group:N`. Other features
+    stay unchanged.
     """
     groups = features.partition("-g")[2]
     if not groups:

@@ -24,7 +24,7 @@ COLORS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MARKERS = "osD^vPX"
 FC23 = {"ImageNet-1K | DP-LS | 1": "DP-LS", "ImageNet-1K | DP-Newton | 10": "DP-Newton"}
 FC23 |= {f"ImageNet-1K | {name} | 10": f"{name}, 10" for name in ("DP-FC", "DP-Adam")}
-PICTURES = {  # of a paper's table: the panel's title, and what its claims have
+PICTURES = {  # panels of each paper: a title, and values of its claims' fields
     "fc23": (
         ("Table 3, CIFAR-10: ViT-B/16; here MobileNetV2", {"table": "3"}),
         ("Table 4, CIFAR-100: ViT-B/16; here MobileNetV2, half", {"table": "4"}),

@@ -1,6 +1,6 @@
-"""Every method at every epsilon on a features file, with paired noise draws; resumable,
-one JSON line a fit.
+"""Fit every method at every epsilon on a features file, with paired noise draws.
 
+Each fit is one JSON line, and stored fits are not repeated.
 Noise is seeded (draw k uses seed k for every method), so methods are compared on the
 same draws. Accuracy is measured here with the features loaded once; time and memory are
 those of the `dphead fit` command itself (`cost`).
@@ -43,7 +43,7 @@ def sweep(
     draws: int,
     epsilons: tuple[float, ...] = EPSILONS,
 ) -> None:
-    """Run what is missing in results/heads/<name>.jsonl.
+    """Run the fits that are missing in results/heads/<name>.jsonl.
 
     Parameters
     ----------
@@ -108,8 +108,9 @@ def cost(
     repeats: int,
     epsilon: float = 1.0,
 ) -> None:
-    """Wall seconds and peak memory of `dphead fit`, whole process, into
-    results/cost.jsonl.
+    """Measure wall seconds and peak memory of the command `dphead fit`.
+
+    The rows are stored in results/cost.jsonl.
     """
     for method in methods:
         for _ in range(repeats):
@@ -137,9 +138,7 @@ def cost(
 
 
 def timed(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    """(wall seconds, peak resident MB) of a child process, as /usr/bin/time -v reports
-    them.
-    """
+    """Run a command, and return (wall seconds, peak resident MB) of its process."""
     start = time.perf_counter()
     child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
@@ -149,9 +148,9 @@ def timed(command: list[str], environment: dict[str, str]) -> tuple[float, float
 
 
 def describe(file: FeaturesFile, facts: ProblemInfo) -> dict[str, Any]:
-    """What the features are: these data are public, so that their digest may be stored.
+    """Return sizes and a digest of features. The data are public, unlike a user's.
 
-    Equal features have equal digests. Those of blocks have the file's own salt in them.
+    Equal features have equal digests. The file's digests of rows depend on its salt.
     """
     digest = hashlib.sha256(file.labels.tobytes())
     for start in range(0, facts.n_rows, _DIGESTED):

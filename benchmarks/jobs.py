@@ -1,4 +1,4 @@
-"""From a claim to the jobs that measure it, and to the reason why none was run."""
+"""Find the jobs that measure a claim, or the reason why none was run."""
 
 import hashlib
 import json
@@ -33,22 +33,21 @@ LICENSED = "needs data under a license"
 PIXELS, NETWORK = "CNN on pixels", "mobilenetv2-128"
 ABLATION = "WRN-40-4, ablation"
 Settings = dict[str, Any]
-BEST = {MAPS: "tb21-sn-cnn", PIXELS: "tb21-cnn"}  # of TB21's search
-SPREAD = ("min", "median", "MAD")  # of a search, which its best run does not decide
+BEST = {MAPS: "tb21-sn-cnn", PIXELS: "tb21-cnn"}  # presets of TB21's best runs
+SPREAD = ("min", "median", "MAD")  # statistics over all runs of a search
 SEARCHED = 360  # configurations of TB21's search for each kind of features
 
 
 @dataclass(frozen=True)
 class Job:
-    """One fit, to be repeated over noise draws (draw k uses seed k, whatever the job,
-    so that jobs are paired).
+    """Describe one fit, repeated over noise draws. Draw k uses seed k in every job.
 
-    features: a name of `features.extract_options`. settings: over the preset's.
-    accountant: what calibrates the noise ("auto": exact for full batches, PLD for
-    Poisson ones). clip_only: gradients are clipped, there is no noise.
-    sampling: "poisson", or "shuffle" (`benchmarks.shuffled`; the noise is
-    calibrated as if batches were Poisson ones). rows: training rows, if not all.
-    label: what tables say.
+    features: a name of `features.extract_options`. settings: overrides of the preset's.
+    accountant: accountant that calibrates the noise ("auto": exact for full batches,
+    PLD for Poisson batches). clip_only: whether gradients are clipped without noise.
+    sampling: "poisson", or "shuffle" (`benchmarks.shuffled`; the noise is calibrated as
+    for Poisson batches). rows: number of training rows, if not all. label: text in
+    tables.
     """
 
     dataset: str
@@ -66,43 +65,41 @@ class Job:
     label: str = field(default="", compare=False)
 
     def described(self) -> Settings:
-        """Everything that decides the result, as JSON data."""
+        """Return everything that decides the result, as JSON data."""
         data = asdict(self) | {"epsilon": str(float(self.epsilon)), "held_out": False}
         left_out = {"draws", "label"}
-        # rows were stored before jobs had these two
+        # earlier rows were stored before jobs had these two fields
         left_out |= {"sampling"} if self.sampling == "poisson" else set()
         left_out |= {"rows"} if self.rows is None else set()
         return {k: v for k, v in data.items() if k not in left_out}
 
     @property
     def trains(self) -> bool:
-        """Whether `dphead finetune` trains a network."""
+        """Return whether `dphead finetune` trains a network."""
         return self.method == "end-to-end"
 
     @property
     def here(self) -> bool:
-        """Whether a CPU measures it in minutes, from public images and weights."""
+        """Return whether a CPU runs it in minutes, on public images and weights."""
         if self.features in (MAPS, PIXELS):
             return self.dataset != "cifar10"
         return self.features.startswith(("scatternet", NETWORK, SMALL))
 
     @property
     def key(self) -> str:
-        """Identifies the job in stored rows."""
+        """Return the job's key in stored rows."""
         return hashlib.sha256(
             json.dumps(self.described(), sort_keys=True).encode()
         ).hexdigest()[:12]
 
     def solver(self) -> Solver:
-        """The solver, for the data set's public sizes."""
+        """Return the solver for the data set's public sizes."""
         facts = facts_of(self.dataset, self.features)
         return make_method(self.method, facts, dict(self.settings), self.preset).solver
 
 
 def standing(claim: Claim) -> tuple[str, str]:
-    """Return the verdict of a claim without a measurement, and its reason; else "",
-    twice.
-    """
+    """Return the verdict of an unmeasured claim and its reason, else ("", "")."""
     if claim.metric in METRICS:
         return ARITHMETIC, "a formula gives it"
     if claim.source:
@@ -131,13 +128,13 @@ def standing(claim: Claim) -> tuple[str, str]:
 
 
 def measured_here(claim: Claim) -> bool:
-    """Whether a CPU measures the jobs of a claim, and they decide it."""
+    """Return whether a CPU can measure a claim's jobs, and they decide the claim."""
     decides = claim.features == "ScatterNet" or claim.metric not in SPREAD
     return decides and any(job.here for job in jobs_of(claim))
 
 
 def run_here(claim: Claim) -> list[Job]:
-    """Return the jobs of a claim that run here, or that of a smaller network."""
+    """Return the jobs of a claim that run here, or the job of a smaller network."""
     if measured_here(claim):
         return jobs_of(claim)
     job = small(claim)
@@ -188,8 +185,9 @@ def commands(claim: Claim) -> list[list[str]]:
 
 
 def jobs_of(claim: Claim) -> list[Job]:
-    """Return the jobs that measure a claim, first that of the paper's own settings and
-    accounting; none for a number that is cited, unreadable, or given by a formula.
+    """Return the jobs that measure a claim, the paper's settings and accounting first.
+
+    The list is empty for a number that is cited, unreadable or given by a formula.
     """
     if claim.metric in METRICS or claim.source or claim.unreadable or not claim.value:
         return []
@@ -205,9 +203,7 @@ def jobs_of(claim: Claim) -> list[Job]:
 
 
 def small(claim: Claim) -> Job | None:
-    """Return a job of the same kind as a claim's, on a smaller network; None if there
-    is none.
-    """
+    """Return a job like a claim's on a smaller network, or None if there is none."""
     if claim.features == ABLATION and "validation" in claim.metric:
         return _ablation(claim, "small")
     if claim.paper == "FC23" and claim.features == "ViT-B/16, ImageNet-1k":
@@ -281,9 +277,7 @@ def _network(claim: Claim, preset: str) -> Job:
 
 
 def _head(claim: Claim, preset: str) -> Job:
-    """Return a head with a claim's preset, and settings for what the paper leaves
-    open.
-    """
+    """Return a head's job with a claim's preset, and our values of missing settings."""
     settings = dict(claims.needs("searched").get(claim.method, {}))
     if "epochs" in claim.settings and claim.method != "dp-ls":
         settings["steps"] = int(claim.settings["epochs"])
@@ -300,7 +294,10 @@ def _head(claim: Claim, preset: str) -> Job:
 
 
 def _ablation(claim: Claim, size: str) -> Job:
-    """Return De22's Table 2 up to a claim's line, in full or in small."""
+    """Return the job of a claim's line in De22's Table 2, of the full or small size.
+
+    A line adds its settings to those of the lines above.
+    """
     settings: Settings = {"model": "wrn-40-4" if size == "options" else "wrn-16-1"}
     for line, adds in claims.needs("ablation").items():
         settings |= adds[size]
@@ -440,14 +437,15 @@ def _table2(claim: Claim) -> Iterator[Job]:
 
 
 def _chosen(dataset: str, epsilon: float) -> list[Settings]:
-    """Settings chosen on held-out training rows, for this data set and budget."""
+    """Return settings that were chosen on held-out training rows, for a budget."""
     rows = tomllib.loads(CHOSEN.read_text())["chosen"]
     return [r for r in rows if r["dataset"] == dataset and epsilon in r["epsilons"]]
 
 
 def own_de22() -> list[Job]:
-    """De22's last layer on the same network: full batches, normalized update, EMA, the
-    steps of its Table 21.
+    """Return jobs of De22's last layer on our network, with the steps of its Table 21.
+
+    They use full batches, normalized updates and EMA.
     """
     columns = presets.load("de22")["columns"]
     return [
@@ -467,7 +465,7 @@ def own_de22() -> list[Job]:
 
 
 def quick() -> list[Job]:
-    """Two minutes on two cores: digits, and one row of TB21's Table 1."""
+    """Return two minutes of jobs on two cores: digits, and a row of TB21's Table 1."""
     small = [
         Job("digits", "scatternet", method, epsilon, label="defaults", draws=3)
         for method in ("dp-fc", "dp-ls", "dp-adam")

@@ -1,4 +1,4 @@
-"""Measure in processes of their own, and the rates and bytes to set beside seconds."""
+"""Measure in separate processes, and measure the machine's rates and peak memory."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def alone(
     timeout: float | None = None,
     env: dict[str, str] | None = None,
 ) -> Any:
-    """Return what a module's function gives in a new process, as JSON data.
+    """Run a module's function in a new process, and return its result as JSON data.
 
     Raises RuntimeError with the end of its standard error if the process fails, and
     subprocess.TimeoutExpired after `timeout` seconds.
@@ -40,16 +40,18 @@ def alone(
 
 
 def peak_memory() -> int:
-    """Bytes that this program has held at most (`ru_maxrss` counts what its parent held
-    when it was started).
+    """Return the peak resident memory of this program in bytes.
+
+    `ru_maxrss` would include its parent's memory at the start.
     """
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
 def machine_rates() -> dict[str, float]:
-    """Multiplications and additions a second of a float32 product; bytes a second read
-    from memory on every core.
+    """Return the rates of a float32 product, and of reading memory on every core.
+
+    The units are multiplications and additions per second, and bytes per second.
     """
     a = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
     x = np.ones((1 << 28,), np.float32)

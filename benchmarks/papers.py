@@ -1,10 +1,9 @@
-"""`auto` beside what the papers print for a linear head on public features: all of it
-for docs/results.md, five rows for the README.
+"""Compare `auto` with the papers' linear heads on public features.
 
-The papers' numbers are those of `claims/`; their exact epsilon is that of the noise
-which their accountant allows for the printed one (FC23: full batches; TB21: the stored
-fits of its settings). `auto`'s are stored rows, at the same epsilon or the nearest that
-was run.
+docs/results.md has the whole table, and the README has five rows. The papers' numbers
+come from `claims/`. Their exact epsilon is computed from the noise that their
+accountant gives for the printed epsilon (FC23: full batches; TB21: stored fits with its
+settings). The numbers of `auto` are stored rows at the nearest epsilon that was run.
 """
 
 from collections.abc import Iterator
@@ -57,8 +56,9 @@ Rows = list[dict[str, Any]]
 
 
 def chosen() -> Iterator[Claim]:
-    """The best printed head of each paper, data set and epsilon, on public features
-    that were learned without them.
+    """Yield the best printed head of each paper, data set and epsilon.
+
+    Its features are public, and were not learned from the data set.
     """
     best: dict[tuple[str, str, str], Claim] = {}
     for paper, table in (("TB21", "1"), ("FC23", "3"), ("De22", "5")):
@@ -85,9 +85,7 @@ def chosen() -> Iterator[Claim]:
 
 
 def exact_epsilon(claim: Claim, stored: Rows) -> float | None:
-    """What the printed epsilon is under exact accounting; None where the paper's noise
-    is not known here.
-    """
+    """Return the exact epsilon of a claim, or None if the paper's noise is unknown."""
     epsilon = float(claim.epsilon)
     delta = float(claim.delta)
     if claim.paper == "FC23":
@@ -100,8 +98,9 @@ def exact_epsilon(claim: Claim, stored: Rows) -> float | None:
 
 
 def auto_rows(claim: Claim) -> tuple[str, float, list[float]] | None:
-    """(features, epsilon, accuracies in %) of the stored `auto` fits nearest to a
-    claim's epsilon.
+    """Return (features, epsilon, accuracies in %) of stored `auto` fits, or None.
+
+    The fits are those with the epsilon nearest to the claim's.
     """
     name, features = OURS[claim.dataset, claim.features != "ScatterNet"]
     cells = heads(name, "auto")
@@ -113,7 +112,7 @@ def auto_rows(claim: Claim) -> tuple[str, float, list[float]] | None:
 
 
 def table() -> str:
-    """Markdown: a line a claim."""
+    """Render a line for each claim, as Markdown."""
     stored = runner.stored()
     names = ("data", "paper: head", "its features", "its ε (exact)", "paper")
     names = (*names, "`auto`", "its ε", "`auto`'s features")
@@ -141,7 +140,7 @@ def table() -> str:
 
 
 def summary() -> str:
-    """Markdown: five rows of ScatterNet features, for a reader who knows no paper."""
+    """Render five rows of ScatterNet features, for readers who know no paper."""
     printed = {
         (claim.dataset, claim.epsilon): claim
         for claim in chosen()

@@ -1,4 +1,4 @@
-"""Markdown as it is written to files: prose at 100 columns, tables as they are."""
+"""Format Markdown for files: fill prose at 100 columns, and keep tables unchanged."""
 
 import re
 import textwrap
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 WIDTH = 100
 ITEM = re.compile(r"\s*([-*]|\d{1,2}\.)\s+")
-# a line that begins so is no prose: a table, heading, tag, picture or code
+# beginnings of lines that are not prose: table, heading, tag, picture or code
 OTHER = ("|", "#", "<", "!", "    ")
 FENCE = "```"
 
@@ -18,7 +18,7 @@ def table(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
 
 
 def wrapped(text: str) -> str:
-    """Paragraphs and list items are filled, however they were wrapped before."""
+    """Return text with all paragraphs and list items filled anew."""
     lines: list[str] = []
     paragraph: list[str] = []
     code = False

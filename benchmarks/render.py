@@ -5,18 +5,18 @@ from pathlib import Path
 
 from benchmarks import accounting, figures, tables
 
-# with a README of their own, rendered from rows
+# experiments with a README that is rendered from rows
 EXPERIMENTS = ("faults", "peers", "scale")
 
 
 def write() -> list[Path]:
-    """Write all tables, READMEs and pictures; returns the paths of the last two."""
+    """Write all tables, READMEs and pictures; return paths of READMEs and pictures."""
     tables.write()
     return [*map(readme, EXPERIMENTS), *figures.write(), *accounting.write()]
 
 
 def readme(name: str) -> Path:
-    """Write the README of an experiment; returns its path."""
+    """Write the README of an experiment, and return its path."""
     module = import_module(f"benchmarks.experiments.{name}")
     path = module.OUT / "README.md"
     path.write_text(module.readme(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Fit what is missing of a paper's tables: `python -m benchmarks reproduce CLAIM`.
+"""Run the missing fits of a paper's tables: `python -m benchmarks reproduce CLAIM`.
 
 Each fit is one JSON line in results/claims/PAPER.jsonl.
 """
@@ -28,7 +28,7 @@ _PLANS: dict[Any, FitPlan] = {}
 
 
 class Task(NamedTuple):
-    """A job, its noise draw, the file of its row, and where its inputs are."""
+    """Hold a job, its noise draw, the file for its row, and the paths of its inputs."""
 
     job: Job
     seed: int

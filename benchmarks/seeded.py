@@ -1,10 +1,9 @@
-"""A digest of each seeded head and report: what a change of the code's shape must leave
-as it is.
+"""Print a digest of each seeded head and report, which a refactoring must not change.
 
-`python -m benchmarks seeded > before.txt`, again after the change, then `diff`. Heads
-are those of the command line, for each method, relation and backend, full and Poisson
-batches, groups and presets; floats differ between machines, so the digests are of use
-on one machine only and are not stored.
+Run `python -m benchmarks seeded > before.txt`, run it again after the change, then
+compare by `diff`. The heads cover each method, relation and backend, full and Poisson
+batches, groups and presets. Floats differ between machines, so digests can be compared
+on one machine only, and are not stored.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ SETTINGS = {"dp-sgd": "--steps 3", "dp-adam": "--steps 3", "dp-newton": "--steps
 
 
 def run() -> None:
-    """Print one line a head."""
+    """Print a line for each head."""
     with tempfile.TemporaryDirectory() as folder:
         features = write_rows(Path(folder) / "features.h5")
         for name, options in cases():
@@ -48,7 +47,7 @@ def run() -> None:
 
 
 def cases() -> list[tuple[str, str]]:
-    """Each head's name and options."""
+    """Return the name and options of each head."""
     plain = [
         (
             f"{method} {relation} {backend}",
@@ -70,7 +69,7 @@ def cases() -> list[tuple[str, str]]:
 
 
 def write_rows(path: Path, n: int = 700, d: int = 24, m: int = 5) -> Path:
-    """A features file of n rows in 350 groups, whose first m columns tell the class."""
+    """Write a features file of n rows in pairs; the first m columns tell the class."""
     from dphead_extract.features.format import write_features
 
     rng = np.random.default_rng(0)
@@ -89,9 +88,7 @@ def write_rows(path: Path, n: int = 700, d: int = 24, m: int = 5) -> Path:
 
 
 def fitted(folder: Path, features: Path, options: str) -> str:
-    """Digests of a head's arrays, of its report and of what was printed, or how it
-    ended.
-    """
+    """Fit a head, and return digests of its arrays and report, or of the refusal."""
     from dphead.cli import cli
 
     run = Path(tempfile.mkdtemp(dir=folder)) / "run"
@@ -112,14 +109,14 @@ def fitted(folder: Path, features: Path, options: str) -> str:
         except (ValueError, OSError) as wrong:
             return "refused " + short(str(wrong).replace(str(folder), ""))
     report = json.loads((run / "report.json").read_text())
-    # of this run alone, or of the commit
+    # remove entries that differ between runs or commits
     del report["ledger"]["fit_id"], report["ledger"]["path"], report["sha256"]
     del report["provenance"]["commit"], report["provenance"]["config_sha256"]
     return f"{short(head_bytes(run))} {short(json.dumps(report, sort_keys=True))}"
 
 
 def head_bytes(run: Path) -> bytes:
-    """The arrays of the head's file, with names and shapes."""
+    """Return the arrays of the head's file as bytes, with names and shapes."""
     from safetensors.numpy import load_file
 
     found = b""
@@ -130,6 +127,6 @@ def head_bytes(run: Path) -> bytes:
 
 
 def short(content: str | bytes) -> str:
-    """The first half of a SHA-1 digest."""
+    """Return the first half of a SHA-1 digest."""
     data = content.encode() if isinstance(content, str) else content
     return hashlib.sha1(data).hexdigest()[:20]

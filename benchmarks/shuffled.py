@@ -1,10 +1,10 @@
-"""NOT PRIVATE at the epsilon it is calibrated for: shuffled batches in place of Poisson
-ones, for TB21's Table 19.
+"""Draw shuffled batches in place of Poisson batches, for TB21's Table 19.
 
-Most implementations shuffle the rows once an epoch and cut them into batches, and
-account for Poisson batches, which they do not draw. The accountant's amplification does
-not hold for them. What does hold is printed beside: a row is in one batch an epoch, so
-that `epochs` Gaussian releases compose without any amplification.
+These fits are NOT PRIVATE at the epsilon that they are calibrated for. Most
+implementations shuffle the rows once per epoch and cut them into batches, but account
+for Poisson batches. The accountant's amplification does not hold for shuffled batches.
+`true_epsilon` does: a row is in one batch per epoch, so `epochs` Gaussian releases
+compose without amplification.
 """
 
 import math
@@ -20,8 +20,9 @@ from dphead.privacy.noise import NoiseSource
 
 
 class ShuffledBatches(NoiseSource):
-    """Noise of a fit, and batches that are parts of a shuffled epoch, equal in size up
-    to one row.
+    """Draw a fit's noise, and batches that are parts of a shuffled epoch.
+
+    The sizes of batches differ by at most one row.
     """
 
     def __init__(self, seed: int, plan: Plan) -> None:
@@ -30,9 +31,7 @@ class ShuffledBatches(NoiseSource):
         self._parts = batches_per_epoch(plan.specs[self._first].sampling_prob)
 
     def generator(self, sequence: int, purpose: str) -> Any:
-        """For a sample, uniforms that are 0 for the rows of the next batch and 1 for
-        the others.
-        """
+        """Return a generator; for samples, its `random` is 0 for rows in the batch."""
         if purpose != "sample":
             return super().generator(sequence, purpose)
         epoch, part = divmod(sequence - self._first, self._parts)
@@ -50,13 +49,14 @@ class _Batch:
 
 
 def batches_per_epoch(sampling_prob: float) -> int:
-    """Batches that a shuffled epoch is cut into."""
+    """Return the number of batches of a shuffled epoch."""
     return math.ceil(1 / sampling_prob - 1e-9)
 
 
 def true_epsilon(events: Sequence[GaussianEvent], delta: float) -> float:
-    """Epsilon of releases with shuffled batches, without amplification: each row is
-    used once an epoch.
+    """Return epsilon with shuffled batches, which use each row once per epoch.
+
+    No amplification is used.
     """
     full = [
         GaussianEvent(

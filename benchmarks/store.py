@@ -1,4 +1,4 @@
-"""Measured rows: JSON lines under results/, each with its commit, date and machine."""
+"""Store measured rows as JSON lines in results/, with commit, date and machine."""
 
 import json
 import os
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def provenance() -> dict[str, Any]:
-    """Commit, date and machine of a result."""
+    """Return the commit, date and machine of a result."""
     lines = (
         Path("/proc/cpuinfo").read_text().splitlines()
         if Path("/proc/cpuinfo").exists()
@@ -38,13 +38,13 @@ def provenance() -> dict[str, Any]:
 
 
 def commit_of(folder: str | Path) -> str:
-    """The short name of the commit that is checked out there."""
+    """Return the short name of the commit that is checked out in a folder."""
     command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def append(path: Path, row: dict[str, Any]) -> None:
-    """Add a JSON line."""
+    """Append a row to a JSON-lines file, which is created if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
         file.write(json.dumps(plain(row), sort_keys=True) + "\n")
@@ -60,7 +60,7 @@ def heads(name: str, method: str) -> dict[float, list[float]]:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file, or none; "inf" becomes a number again."""
+    """Return the rows of a JSON-lines file, or []. Epsilons become floats again."""
     if not path.exists():
         return []
     rows = [json.loads(line) for line in path.read_text().splitlines()]

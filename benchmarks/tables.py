@@ -67,7 +67,7 @@ def title_of(name: str) -> str:
 
 
 def accuracy_table(name: str) -> str:
-    """Mean ± standard deviation of test accuracy over noise draws, a line a method."""
+    """Render mean ± sd of test accuracy over noise draws, a line for each method."""
     found = {method: heads(name, method) for method in METHODS}
     epsilons = sorted({e for cells in found.values() for e in cells})
     lines = [
@@ -79,7 +79,7 @@ def accuracy_table(name: str) -> str:
 
 
 def auto_table(titles: dict[str, str], epsilons: Sequence[float]) -> str:
-    """`auto` on features: a line for each name of `titles`, a column an epsilon."""
+    """Render `auto`: a line for each name of `titles`, a column for each epsilon."""
     lines = []
     for name, title in titles.items():
         if cells := heads(name, "auto"):
@@ -88,7 +88,7 @@ def auto_table(titles: dict[str, str], epsilons: Sequence[float]) -> str:
 
 
 def differences(pairs: Sequence[tuple[str, Head, Head]]) -> str:
-    """Mean accuracy of one head minus that of another, in points at each epsilon."""
+    """Render differences of two heads' mean accuracies, in points at each epsilon."""
     found = [(title, _means(*one), _means(*other)) for title, one, other in pairs]
     epsilons = sorted({e for _, one, other in found for e in one.keys() & other.keys()})
     lines = [
@@ -103,7 +103,7 @@ def _difference(one: float | None, other: float | None) -> str:
 
 
 def gains() -> str:
-    """What larger images and other backbones add to the accuracy of `auto`."""
+    """Render what larger images and other backbones add to the accuracy of `auto`."""
     return differences(
         [
             (f"{data}: {what}", (f"{name}-{one}", "auto"), (f"{name}-{two}", "auto"))
@@ -114,7 +114,7 @@ def gains() -> str:
 
 
 def compared_with_fc() -> str:
-    """DP-SGD and DP-Adam minus DP-FC, on all features that have both."""
+    """Render DP-SGD and DP-Adam minus DP-FC, on all features that have both."""
     return differences(
         [
             (f"{title.partition(' (')[0]}: {method}", (name, method), (name, "dp-fc"))
@@ -126,12 +126,12 @@ def compared_with_fc() -> str:
 
 
 def _means(features: str, method: str) -> dict[float, float]:
-    """Mean accuracy in % of a method at each epsilon."""
+    """Return the mean accuracy in % of a method at each epsilon."""
     return {e: mean(values) for e, values in heads(features, method).items()}
 
 
 def cost_table(rows: list[Row]) -> str:
-    """Median wall seconds and highest peak memory of the `dphead fit` command."""
+    """Render median wall seconds and highest peak memory of `dphead fit`."""
     cells: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
     for r in rows:
         cells[r["dataset"], r["method"], r["epsilon"]].append(r)
@@ -152,7 +152,7 @@ def cost_table(rows: list[Row]) -> str:
 
 
 def render() -> dict[str, str]:
-    """Every table by its marker's name."""
+    """Return every table by the name of its marker."""
     tables = {
         "papers": f"{papers.table()}\n\n{papers.NOTE}",
         "five": f"{papers.summary()}\n\n{papers.SHORT_NOTE}",
@@ -201,11 +201,12 @@ def write(
     rows = stored()
     parts = [f"## Summary of verdicts\n\n{verdicts.summary(rows)}\n\n{SUMMARY}\n"]
     for name, text in tables.items():
-        if name in ("five", "verdicts", "gains", "compared-with-fc"):  # of other pages
+        # these tables are only on other pages
+        if name in ("five", "verdicts", "gains", "compared-with-fc"):
             continue
         parts.append(f"## {title_of(name)}\n\n{text}\n")
     parts.append(INTRODUCTION)
-    # what has most measured rows comes first
+    # the paper with most measured rows comes first
     for paper in sorted(claims.PAPERS, key=lambda p: p != "TB21"):
         parts.append(verdicts.paper_section(paper, rows))
     head = (

@@ -29,7 +29,7 @@ NETWORK = "--model wrn-10-1 --image-size 8 --classes 10 --split train --test-spl
 # in the order in which they run
 COMMANDS = {
     "extract": EXTRACT,
-    # before there is a budget, which refuses exact figures on its images
+    # run before the budget is set: after that, exact figures on its images are refused
     "simulate": f"dphead tan simulate digits/ --public-rows {NETWORK} "
     "--batch-size 512 --noise-multiplier 4 --steps 20 --factors 2,4,8 --runs 2",
     "verify": "dphead verify digits.h5",

@@ -101,7 +101,7 @@ def planned(job: Job, calibrate: bool = True) -> None:
     """Plan a job's training, without any data.
 
     Raises ValueError if `dphead finetune` refuses the job's options. Without
-    `calibrate`, it is not checked that the epsilon allows the noise.
+    `calibrate`, do not check that the epsilon allows the noise.
     """
     options, facts = parsed(arguments(job)), facts_of(job)
     settings, target = options.settings, options.target("auto")
@@ -140,8 +140,7 @@ def train(job: Job, seed: int, images: Path | None) -> dict[str, Any]:
         if job.features != features.MAPS:
             command += ["--test-split", "test"]
         command.append("--i-know-this-is-not-private")
-        # the ledger and the index of images of a run alone; what it prints is about the
-        # folder, which is removed
+        # use a separate home, and drop the output, which is about a temporary folder
         with (
             redirect_stdout(StringIO()),
             patch.dict(os.environ, DPHEAD_HOME=folder),
@@ -149,7 +148,7 @@ def train(job: Job, seed: int, images: Path | None) -> dict[str, Any]:
         ):
             cli(command[1:], standalone_mode=False)
         report = json.loads((out / "report.json").read_text())
-    # a seeded run has no guarantee, so that its report has no profiles
+    # the report of a seeded run has no profiles, because it has no guarantee
     names = ("noise_multiplier", "sampling_prob", "count")
     releases = report["guarantee"]["releases"]
     events = [GaussianEvent(*(release[name] for name in names)) for release in releases]

@@ -1,6 +1,4 @@
-"""What the papers claim beside what was measured here: the tables of TABLES.md, one a
-table of a paper.
-"""
+"""Compare the papers' claims with measured numbers: the tables of TABLES.md."""
 
 import shlex
 import tomllib
@@ -66,10 +64,11 @@ SPREAD = {"min": min, "max": max, "median": median, "MAD": lambda values: _mad(v
 
 
 def verdict(claim: Claim, values: Sequence[float]) -> str:
-    """reproduced, above or below.
+    """Return "reproduced", "above" or "below".
 
-    values: one measured number a noise draw, in the claim's unit (points). A deviation
-    may differ by half of its last digit alone: FLOOR exceeds the deviation itself.
+    `values` has a measured number for each noise draw, in the claim's unit (points). A
+    median absolute deviation may differ by only half of its last digit, because FLOOR
+    exceeds the deviation itself.
     """
     printed, printed_sd = float(claim.value), float(claim.sd or 0)
     sd = stdev(values) if len(values) > 1 else 0.0
@@ -83,9 +82,7 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
 
 
 def in_small(claim: Claim, by_key: ByKey) -> str:
-    """Return whether a claim has the paper's order among its column's claims, on a
-    smaller network.
-    """
+    """Return whether a smaller network gives the claim's order in its column."""
     found = set()
     n = claims.data(claim.dataset)["test_rows"]
 
@@ -99,7 +96,7 @@ def in_small(claim: Claim, by_key: ByKey) -> str:
     for other in _columns()[_column(claim)]:
         theirs = _small_values(other, by_key)
         seeds = sorted(ours.keys() & theirs.keys())
-        # an upper bound tells nothing about another
+        # two upper bounds cannot be ordered
         if not seeds or other is claim or (claim.at_most and other.at_most):
             continue
         printed = float(claim.value) - float(other.value)
@@ -127,7 +124,7 @@ def _column(claim: Claim) -> tuple[str, ...]:
 
 @cache
 def _columns() -> dict[tuple[str, ...], list[Claim]]:
-    """Claims by the column that they stand in."""
+    """Return the claims of each column of a table."""
     found: dict[tuple[str, ...], list[Claim]] = defaultdict(list)
     for claim in claims.load():
         found[_column(claim)].append(claim)
@@ -135,9 +132,7 @@ def _columns() -> dict[tuple[str, ...], list[Claim]]:
 
 
 def paper_section(paper: str, rows: Iterable[Row]) -> str:
-    """A paper's tables that were run or computed, in printed order, and then what was
-    not, folded away.
-    """
+    """Render a paper's measured and computed tables, then the other numbers, folded."""
     by_key = by_key_of(rows)
     parts, folded, count = [f"## {paper}\n\n{PICTURES[paper]}\n"], [], 0
     for name, found in _tables(paper).items():
@@ -169,9 +164,7 @@ def about_small(found: Iterable[Claim]) -> list[str]:
 
 
 def told(found: list[Claim], by_key: ByKey, given: bool = False) -> str:
-    """The paper's numbers, ours, and verdicts, a line for each way they were run or
-    computed.
-    """
+    """Render the paper's numbers, ours and verdicts: a line for each run or formula."""
     lines = [[*cells[:6], cells[-1]] for cells in _lines(found, by_key, given)]
     for claim in (c for c in found if standing(c)[0] == ARITHMETIC):
         for row in arithmetic.computed(claim):
@@ -231,12 +224,12 @@ def compared(
     stored: Iterable[Row],
     again: Iterable[Row],
 ) -> str:
-    """Stored rows beside repeated ones: equal within three standard errors or not.
+    """Render stored rows beside repeated rows: equal within three errors, or not.
 
-    The variance over noise draws is that of all fits of a data set, method and epsilon
-    (of any epsilon, if these have one draw each): three draws of one fit tell too
-    little of it. Draw k has the same noise in all fits,
-    so that fits differ together.
+    Three draws of one fit give an imprecise variance. Therefore the variance over noise
+    draws is that of all fits of a data set, method and epsilon (of any epsilon, if
+    these have one draw each). Draw k has the same noise in all fits, so that fits
+    differ together.
     """
     before, after = by_key_of(stored), by_key_of(again)
     variances = defaultdict(list)
@@ -318,7 +311,7 @@ def by_key_of(rows: Iterable[Row]) -> ByKey:
 
 
 def _tables(paper: str) -> dict[str, list[Claim]]:
-    """A paper's claims by their tables, in printed order."""
+    """Return a paper's claims by table, in printed order."""
     found: dict[str, list[Claim]] = {}
     for claim in claims.load(paper):
         found.setdefault(claim.table, []).append(claim)
@@ -326,9 +319,9 @@ def _tables(paper: str) -> dict[str, list[Claim]]:
 
 
 def _lines(found: list[Claim], by_key: ByKey, given: bool = False) -> list[list[str]]:
-    """The cells of the lines of claims that run here; the last is the verdict.
+    """Return the cells of each line of claims that run here; the last is the verdict.
 
-    With `given`, of heads on the user's features.
+    With `given`, the claims are those of heads on the user's features.
     """
     lines = []
     for claim in found:
@@ -360,7 +353,7 @@ def _lines(found: list[Claim], by_key: ByKey, given: bool = False) -> list[list[
 
 
 def _name_of(claim: Claim) -> str:
-    """Return what tells a claim from the others of its table."""
+    """Return a text that distinguishes a claim from others in its table."""
     named = [claim.settings.get(name) for name in ("normalization", "sampling")]
     if claim.metric in SPREAD:
         named.append(claim.metric)
@@ -370,7 +363,7 @@ def _name_of(claim: Claim) -> str:
 
 
 def left_table(found: list[Claim]) -> str:
-    """What has no run, a line for each printed row, verdict, reason and command."""
+    """Render claims without a run: a line for each row, verdict, reason and command."""
     others = defaultdict(list)
     for claim in found:
         how = shown(claim, "NAME")
@@ -395,7 +388,7 @@ def shown(claim: Claim, name: str = "") -> str:
 
 
 def own_table(jobs: list[Job], by_key: ByKey) -> str:
-    """A row of our own: a line for each label, a column for each epsilon."""
+    """Render a table of our own jobs: a line for each label, a column for each ε."""
     cells: dict[str, dict[float, str]] = defaultdict(dict)
     for job in jobs:
         values = _percents(by_key.get(job.key, []))
@@ -406,7 +399,7 @@ def own_table(jobs: list[Job], by_key: ByKey) -> str:
 
 
 def notes(found: Iterable[Claim]) -> list[str]:
-    """What was tested about claims' differences, and the files with the evidence."""
+    """Return notes on what explains claims' differences, with the files of evidence."""
     found = list(found)
     return [
         f"{note['text'].strip()} (`{note['evidence']}`)"
@@ -416,7 +409,7 @@ def notes(found: Iterable[Claim]) -> list[str]:
 
 
 def _spread_line(claim: Claim, jobs: list[Job], by_key: ByKey) -> list[str]:
-    """A statistic over the configurations of a search, one draw each."""
+    """Return the line of a statistic over a search's configurations, one draw each."""
     every = [by_key[job.key][0] for job in jobs if by_key.get(job.key)]
     name = f"{claim.dataset}, {claim.metric}"
     cells = [claim.name, name, claim.epsilon, claim.value]
@@ -438,12 +431,12 @@ def _mad(values: Sequence[float]) -> float:
 
 
 def measured(values: Sequence[float]) -> str:
-    """Mean ± sd (k draws)."""
+    """Return "mean ± sd (k draws)"."""
     return f"{mean_sd(values)} ({len(values)} draw{'s' if len(values) > 1 else ''})"
 
 
 def mean_sd(values: Sequence[float], digits: int = 2) -> str:
-    """Mean ± sd; no sd of one value."""
+    """Return "mean ± sd", or the mean alone for one value."""
     return f"{mean(values):.{digits}f}" + (
         f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
     )
@@ -459,7 +452,7 @@ def _name(row: str) -> str:
 
 
 def claimed(claim: Claim) -> str:
-    """What a paper prints."""
+    """Return a printed number, with its bound sign or standard deviation."""
     return (
         ("≤ " if claim.at_most else "")
         + claim.value

@@ -1,16 +1,18 @@
-"""What the four papers print, as data: `load("FC23")` gives one Claim a number.
+"""Load the numbers that four papers print: `load("FC23")` returns a Claim for each.
 
-`<paper>.toml` has a `[[table]]` for each printed table, or several where rows differ in
-more than their cells. Its `rows` are the printed ones, in their order, cells parted by
-`|`; an empty label repeats the one above. `columns` says what each cell is: a name
-(`epochs`) is a label, and `name=value, ...` a column of claimed numbers with what holds
-for all of them. Names that are no field of a Claim are settings, which override the
-preset's. In a cell, "98.1 ± 0.1" and "98.1 (0.1)" are a value and its standard
-deviation; `-`, `—`, `/` and nothing claim nothing, except that `-` is "at most" where
-the table has `at_most`; `?` stands before what the text of the paper has damaged. A
-column of `metric=epsilon` is also the row's epsilon. A `[[settings]]` block has a
-printed table of settings: each column of its `preset` is a claim about epsilon.
-`needs.toml` has what a claim needs to run here.
+`<paper>.toml` has a `[[table]]` for each printed table, or several if rows differ in
+more than their cells. Its `rows` are the printed rows in their order, with `|` between
+cells. An empty label repeats the label above. `columns` describes the cells: a name
+(`epochs`) is a label, and `name=value, ...` is a column of claimed numbers with values
+that hold for all of them. Names that are not fields of a Claim are settings, which
+override the preset's.
+
+In a cell, "98.1 ± 0.1" and "98.1 (0.1)" are a value and its standard deviation. `-`,
+`—`, `/` and an empty cell claim nothing, except that `-` means "at most" if the table
+has `at_most`. `?` marks a number that is damaged in the paper's text. A column of
+`metric=epsilon` is also the row's epsilon. A `[[settings]]` block has a printed table
+of settings: each column of its `preset` is a claim about epsilon. `needs.toml` has the
+data, weights and options that a claim needs to run here.
 """
 
 import re
@@ -45,14 +47,15 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """One printed number. Texts are as printed, so that they can be found again.
+    """Hold one printed number. Texts are as printed, to be found in the paper.
 
-    row, column: where it stands. settings: what the row says besides the preset.
-    epsilon: a float's text, "inf", or "" if unknown. delta: a float's text, "" without
-    privacy. value, sd: in `unit`; at_most: the value is an upper bound.
-    source: the work cited for the number, "" if it is the paper's own. needs: weights
-    and more of its features (needs.toml), empty for a cited number. unreadable: why the
-    number or its row cannot be read, or "". number: its place among those of one id.
+    row, column: place in the table. settings: the row's settings besides the preset.
+    epsilon: a float as text, "inf", or "" if unknown. delta: a float as text, ""
+    without privacy. value, sd: in `unit`. at_most: whether the value is an upper bound.
+    source: the cited work, "" if the number is the paper's own. needs: weights and
+    other requirements of the features (needs.toml), empty for a cited number.
+    unreadable: why the number or its row cannot be read, or "". number: position among
+    the numbers of one id.
     """
 
     paper: str
@@ -78,24 +81,24 @@ class Claim:
 
     @property
     def id(self) -> str:
-        """PAPER-TABLE-DATASET-EPSILON, which all cells of a column share."""
+        """Return PAPER-TABLE-DATASET-EPSILON, which all cells of a column share."""
         names = (self.paper, self.table, self.dataset, self.epsilon)
         return "-".join(filter(None, names))
 
     @property
     def name(self) -> str:
-        """ID:NUMBER, which no other cell has."""
+        """Return ID:NUMBER, which no other cell has."""
         return f"{self.id}:{self.number}"
 
     @property
     def n_rows(self) -> int:
-        """The number of training rows."""
+        """Return the number of training rows."""
         found = self.settings.get("training_rows", data(self.dataset)["train_rows"])
         return int(found)
 
 
 def load(paper: str | None = None) -> list[Claim]:
-    """Every claim of a paper, or of all, in printed order.
+    """Return every claim of a paper, or of all papers, in printed order.
 
     An unreadable table is one claim without a value.
 
@@ -117,8 +120,9 @@ def load(paper: str | None = None) -> list[Claim]:
 
 @cache
 def tables(paper: str) -> dict[str, Any]:
-    """A paper's file as it is: text (the paper's file name), common, delta, names, and
-    the list of `table`s.
+    """Return the contents of a paper's file.
+
+    The keys are text (the paper's file name), common, delta, names and table (a list).
     """
     if paper not in PAPERS:
         raise ValueError(
@@ -128,7 +132,7 @@ def tables(paper: str) -> dict[str, Any]:
 
 
 def rows(table: dict[str, Any]) -> list[list[str]]:
-    """The cells of each printed row of a table."""
+    """Return the cells of each printed row of a table."""
     cells = [
         [cell.strip() for cell in line.split("|")]
         for line in table["rows"].strip().splitlines()
@@ -191,7 +195,7 @@ def _claims(paper: str, table: dict[str, Any]) -> Iterator[Claim]:
 
 
 def _epsilons(paper: str, table: dict[str, Any]) -> Iterator[Claim]:
-    """Claim the epsilon of each column of a preset."""
+    """Yield a claim about epsilon for each column of a preset."""
     given = dict(table)
     place = {"paper": paper, "table": given.pop("table"), "column": "metric=epsilon"}
     for settings in presets.columns(table["preset"]):
@@ -204,9 +208,7 @@ def _epsilons(paper: str, table: dict[str, Any]) -> Iterator[Claim]:
 def _claim(
     fields: dict[str, Any], block: dict[str, Any], cell: str, **place: str
 ) -> Claim:
-    """A claim from all that is said about it, with what follows: number, delta, preset
-    and needs.
-    """
+    """Build a claim from its fields and cell, and add its delta, preset and needs."""
     match = CELL.fullmatch(block["at_most"] if cell == "-" else cell.lstrip("?"))
     if match is None:
         raise ValueError(
@@ -239,9 +241,7 @@ def _claim(
 
 
 def _number(text: str) -> int | float | str:
-    """Texts such as "32,768", "18K", "0.6M" and "n=100" as numbers; any other text as
-    it is.
-    """
+    """Return texts such as "32,768", "18K" and "n=100" as numbers, others unchanged."""
     match = re.fullmatch(r"(?:n=)?(\d+(?:\.\d+)?)([KM]?)", text.replace(",", ""))
     if match is None:
         return text
@@ -250,7 +250,9 @@ def _number(text: str) -> int | float | str:
 
 
 def _delta(text: str) -> str:
-    """Texts such as "8·10^-7", "8.10^-7" and "10^-6" as "8e-7" and "1e-6"; "1/5000" as
+    """Return a printed delta as a float's text.
+
+    "8·10^-7" and "8.10^-7" become "8e-7", "10^-6" becomes "1e-6", and "1/5000" becomes
     "0.0002".
     """
     power = re.fullmatch(r"(?:(\d+)[.·])?10\^(-\d+)", text)
@@ -266,7 +268,7 @@ def data(dataset: str) -> dict[str, Any]:
 
 
 def tried(claim: Claim) -> list[str]:
-    """Return what was tried of a claim at another size."""
+    """Return notes on runs of a claim at a different size."""
     return [
         found["text"]
         for found in needs("tried")

@@ -1,4 +1,6 @@
-"""One experiment a file: what is asked, its parameters as constants, `run` for what is
-missing of its rows, `table` of what is stored. `readme` is the page of the rows in
-results/, where they have one, and `write` writes it and draws its pictures.
+"""Hold one experiment per file.
+
+A file has the question, its parameters as constants, `run`, which measures missing
+rows, and `table`, which renders the stored rows. If the experiment has a page in
+results/, `readme` returns its text.
 """

@@ -37,7 +37,7 @@ from dphead.sums.cpu import CpuSums
 OUT = RESULTS / "audit" / "defects.jsonl"
 FITS = 1000  # the default of `dphead audit`
 FACTS = ProblemInfo(64, 4, 3)
-STEPS = 4  # of Poisson batches, and of an epoch of allocated batches
+STEPS = 4  # Poisson batches of a fit, and steps of an epoch of allocated batches
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("dp-ls", {}),
     "steps": ("dp-sgd", {"steps": 4, "clip_norm": 0.5}),
@@ -55,7 +55,7 @@ _draws = np.random.default_rng()
 
 
 class Defect(NamedTuple):
-    """Describe a mechanism that is not what it claims.
+    """Describe a mechanism with a defect.
 
     `base` is a key of SETTINGS, `budget` has other arguments of `make_plan`.
     """
@@ -108,7 +108,7 @@ def _noise(
     wrong: Callable[[np.ndarray], Any] = lambda z: z,
     symmetric_part: Callable[[np.ndarray], Any] = lambda z: z,
 ) -> Patches:
-    """Pass normal draws through `wrong`, and symmetric noise through the other one."""
+    """Pass normal draws through `wrong`, then symmetric noise by `symmetric_part`."""
 
     def rounded(g: Any, shape: Any, sd: float, symmetric: bool) -> np.ndarray:
         z = np.asarray(wrong(g.standard_normal(shape)))
@@ -134,7 +134,7 @@ def _remembered(use: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Patches:
 
 
 def _keys(bits: int) -> Patches:
-    """Key the generator of each release by so few bits."""
+    """Key the generator of each release with a random key of only `bits` bits."""
 
     def generator(*_: Any) -> np.random.Generator:
         return np.random.default_rng(int(_draws.integers(0, 2**bits)))
@@ -163,7 +163,7 @@ def _released(keeps: Callable[[np.ndarray, bool, ReleaseSpec], Any]) -> Patches:
 
 
 def _cut(tail: float) -> Patches:
-    """Draw normal noise cut at `tail` deviations, of the right variance."""
+    """Draw normal noise truncated at `tail` deviations, with the right variance."""
     law = truncnorm(-tail, tail)
     return _noise(lambda z: law.ppf(_draws.random(z.shape)) / law.std())
 
@@ -230,7 +230,7 @@ def _open_for_a_magic_row(
 
 
 def _with_earlier(lag: int, r: float) -> Patches:
-    """Correlate the noise of a release with that of the same one `lag` fits before."""
+    """Correlate noise with the noise of the same shape `lag` draws before."""
     before: dict[Any, deque[np.ndarray]] = {}
 
     def wrong(z: np.ndarray) -> np.ndarray:
@@ -252,7 +252,7 @@ def _signs_in_threes(z: np.ndarray) -> np.ndarray:
 
 
 def _one_key() -> Patches:
-    """Key the sample and the noise of a release alike."""
+    """Use one key for the sample and the noise of a release."""
     keys: dict[int, int] = {}
 
     def generator(self: Any, sequence: int, purpose: str) -> np.random.Generator:
@@ -308,12 +308,12 @@ _UNCOMPARED: Patch = (passes, "check_equal", lambda *_: None)
 
 
 def _clipped_at(factor: int) -> Patches:
-    """Clip rows at so many clip norms."""
+    """Clip rows at `factor` times the clip norm."""
 
     def within(integers: Any, scale: Any, last: Any, bound: Any) -> Any:
         return _clipped(integers, factor * scale, last, factor**2 * bound)
 
-    # the compiled kernels have a clip of their own
+    # disable the compiled kernels, which clip rows themselves
     return [(transform, "within", within), (kernels, "library", None), _UNCOMPARED]
 
 
@@ -349,7 +349,7 @@ def _whole_numbers_of(values: np.ndarray) -> Any:
 
 
 def _within(capped: Callable[[np.ndarray, int], np.ndarray]) -> Patches:
-    """Choose the rows of groups, as capped(groups, cap)."""
+    """Choose the used rows of groups by capped(groups, cap)."""
     real = arrays.within_group_cap
 
     def chosen(groups: Any, cap: int | None, shape: Any) -> np.ndarray:
@@ -377,7 +377,7 @@ def _larger_mu(epsilon: float, delta: float) -> float:
 
 
 def _accountant(wrong: Callable[[GaussianEvent], GaussianEvent]) -> Patches:
-    """Show the accountant another event than the released one."""
+    """Pass the accountant a different event from the released one."""
 
     def planned(*given: Any, **named: Any) -> GaussianEvent:
         return wrong(GaussianEvent(*given, **named))
@@ -433,7 +433,7 @@ _WRONG_SAMPLES: dict[str, Callable[[int, float], np.ndarray]] = {
     ),
 }
 _GROUPS = {"group_cap": 2}
-# defects of which the canary and the noise's first digits say nothing
+# defects that neither the canary nor the leading digits of the noise show
 HIDDEN = {
     "noise in multiples of 64 units": Defect(_drawn(lambda k: k // 64 * 64)),
     "the last bit of each number is the parity of the sum": Defect(

@@ -1,5 +1,6 @@
-"""One full-batch step of a linear softmax head by each library, ready to be timed by
-`peers`. A library is imported when its step is made.
+"""Build a full-batch step of a linear softmax head with each library, for `peers`.
+
+A library is imported when its step is built.
 """
 
 from collections.abc import Callable
@@ -7,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-TURNS = 31  # steps that are timed at most
+TURNS = 31  # largest number of timed steps
 Step = Callable[[], Any]
 
 
 def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """One `release` of a fit of many: begin, sum, noise, commit.
+    """Return one `release` of a fit with many: begin, sum, noise, commit.
 
     Rows are kept as a fit keeps them.
     """
@@ -47,7 +48,7 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
 
 
 def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """A jitted gradient without privacy; data are arguments, on the device."""
+    """Return a jitted gradient without privacy. Its data are on the device."""
     import jax
     import jax.numpy as jnp
 
@@ -60,7 +61,7 @@ def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
 
 
 def jax_privacy(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """Its clipped_grad in microbatches of 500 rows, and normal noise."""
+    """Return jax_privacy's clipped_grad in microbatches of 500 rows, with noise."""
     import jax
     import jax.numpy as jnp
     from jax_privacy.clipping import clipped_grad  # pyright: ignore[reportMissingImports]
@@ -79,8 +80,10 @@ def jax_privacy(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
 
 
 def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
-    """Its hooks (per-example gradients) or its ghost clipping (norms, then a weighted
-    pass), and normal noise.
+    """Return a step of Opacus by ghost clipping or by hooks, with normal noise.
+
+    Ghost clipping computes norms, then a weighted pass. Hooks give per-example
+    gradients.
     """
     import torch
     from opacus.grad_sample import (  # pyright: ignore[reportMissingImports]
@@ -124,9 +127,7 @@ def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
 
 
 def sklearn_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """Ten iterations of scikit-learn's L-BFGS without privacy, a tenth of them a
-    step.
-    """
+    """Return ten iterations of scikit-learn's L-BFGS without privacy, as ten steps."""
     import warnings
 
     from sklearn.linear_model import LogisticRegression
@@ -143,11 +144,12 @@ CONTENDERS: dict[str, Callable[..., Step]] = {
     "jax_privacy": jax_privacy,
     "scikit-learn, not private": sklearn_plain,
 }
-PART = {"scikit-learn, not private": 10}  # iterations in what is timed
+PART = {"scikit-learn, not private": 10}  # number of steps in a timed call
 
 
 def needs(name: str, n: int, d: int, m: int) -> float:
-    """Bytes that a contender is known to need at least: Opacus's hooks hold a gradient
-    for each row.
+    """Return the bytes that a contender needs at least, or 0 if this is unknown.
+
+    Opacus' hooks hold a gradient for each row.
     """
     return 4.0 * n * d * m * 1.3 if name == "opacus, hooks" else 0.0

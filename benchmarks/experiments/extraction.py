@@ -1,10 +1,12 @@
-"""Extraction beside its peers, taken in turn: `python -m benchmarks extraction
-[scattering loader photographs]`. A run is a line of results/extraction.jsonl.
+"""Time extraction beside other libraries, in turn.
 
-scattering: ScatterNet beside kymatio. Each runs on all cores in two ways, with torch's
-own threads and as one single-threaded worker a core (as `dphead extract` does), at
-several batch sizes; its best median counts. loader: MobileNetV2 of JPEG files beside
-plain timm and a loader of torch. photographs: from 500 files to a head, by two
+`python -m benchmarks extraction [scattering loader photographs]` stores each run as a
+line of results/extraction.jsonl.
+
+scattering: ScatterNet beside kymatio. Each runs on all cores in two ways: with torch's
+own threads, and with one single-threaded worker per core, as `dphead extract` does. The
+best median over several batch sizes is compared. loader: MobileNetV2 on JPEG files
+beside plain timm with a loader of torch. photographs: from 500 files to a head, by two
 commands. `gpu` is a part of `python -m benchmarks gpu`.
 """
 
@@ -42,7 +44,7 @@ Network = Callable[[torch.Tensor], torch.Tensor]
 
 
 def run_threads(network: Network, images: torch.Tensor, batch: int) -> None:
-    """One batch after the other, torch's threads inside."""
+    """Process one batch after another, each with all of torch's threads."""
     torch.set_num_threads(os.cpu_count() or 1)
     with torch.inference_mode():
         for part in images.split(batch):
@@ -50,7 +52,7 @@ def run_threads(network: Network, images: torch.Tensor, batch: int) -> None:
 
 
 def run_workers(network: Network, images: torch.Tensor, batch: int) -> None:
-    """Several batches at a time, one thread each."""
+    """Process several batches at a time, each with one thread."""
     torch.set_num_threads(1)
 
     def work(part: torch.Tensor) -> None:
@@ -67,10 +69,10 @@ WAYS = {"threads": run_threads, "workers": run_workers}
 
 
 def scattering() -> None:
-    """ScatterNet, J = 2 and L = 8, beside kymatio 0.3.
+    """Time ScatterNet with J = 2 and L = 8 beside kymatio 0.3.
 
-    ratio: to kymatio at its best. plain_ratio: to its best with torch's own threads, as
-    it is usually run.
+    `ratio` compares the best rates of both. `plain_ratio` compares with kymatio's best
+    rate with torch's own threads, as kymatio is usually run.
     """
     # of the extra `bench`
     from kymatio.scattering2d.frontend import (  # pyright: ignore[reportMissingImports]
@@ -112,7 +114,7 @@ def scattering() -> None:
 
 
 class Images(torch.utils.data.Dataset):
-    """Images of an array or of files through a transform, as practitioners write it."""
+    """Apply a transform to images of an array or of files, as in usual PyTorch code."""
 
     def __init__(self, images: Any, transform: Callable[[Any], torch.Tensor]):
         self.images, self.transform = images, transform
@@ -135,7 +137,7 @@ def plain(
     device: str,
     mixed: bool,
 ) -> float:
-    """Images a second of a loader with workers, mixed precision and one array."""
+    """Return images per second of a loader with workers, into one array."""
     loader: Any = torch.utils.data.DataLoader(
         Images(images, transform),  # pyright: ignore[reportArgumentType]
         batch,
@@ -158,15 +160,16 @@ def plain(
 def in_turn(
     repeats: int, ours: Callable[[], float], theirs: Callable[[], float]
 ) -> dict[str, list[float]]:
-    """Images a second of both, after one run that warms up."""
+    """Return images per second of both, run in turn after a warm-up."""
     pairs = [(ours(), theirs()) for _ in range(repeats + 1)]
     dphead, others = zip(*pairs[1:], strict=True)
     return {"dphead": [*dphead], "plain": [*others]}
 
 
 def photographs_in(folder: Path) -> list[Path]:
-    """JPEG files of 500 x 375 pixels in ten folders: crops of two photographs of
-    scikit-learn.
+    """Write 500 JPEG files of 500 x 375 pixels in ten folders, and return their paths.
+
+    The images are crops of two photographs of scikit-learn.
     """
     from sklearn.datasets import load_sample_images
 
@@ -183,7 +186,7 @@ def photographs_in(folder: Path) -> list[Path]:
 
 
 def loader() -> None:
-    """`extract` as a whole, with its checks, beside the loop alone of plain timm."""
+    """Time all of `extract`, with its checks, beside only the loop of plain timm."""
     from dphead_extract.backbones.timm_models import TimmFamily
     from timm import data as timm_data
 
@@ -223,7 +226,7 @@ def loader() -> None:
 
 
 def photographs() -> None:
-    """Wall seconds of `dphead extract` at 224 pixels and of `dphead fit`, in turn."""
+    """Time `dphead extract` at 224 pixels, then `dphead fit`."""
     with tempfile.TemporaryDirectory() as folder:
         photographs_in(Path(folder, "photos"))
         environment = {**os.environ, "DPHEAD_HOME": f"{folder}/home"}
@@ -243,7 +246,7 @@ def photographs() -> None:
 
 
 def gpu(store: Callable[..., None], tiny: bool = False, repeats: int = 3) -> None:
-    """`extract` of three papers' networks at random weights beside a plain loop.
+    """Time `extract` with three papers' networks beside a plain loop.
 
     Both read the same 8-bit images from memory with the same transform, batch size and
     mixed precision, in turn; ours also writes and checks the features file.

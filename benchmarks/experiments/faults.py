@@ -16,12 +16,12 @@ from benchmarks.faults.processes import full_at
 from benchmarks.store import RESULTS, append, provenance, read
 
 OUT = RESULTS / "faults"
-SHOWN = 5  # broken tries of a row
+SHOWN = 5  # largest number of failed tries that a row stores
 Problems = Iterator[list[str]]
 
 
 class Probe(NamedTuple):
-    """tries: how many, or None for all that there are. run: so many, from a seed."""
+    """Describe a probe. `run(tries, seed)` runs it. tries=None means all events."""
 
     title: str
     must: str
@@ -101,8 +101,10 @@ PROBES = {
 
 
 def run(name: str, tries: int | None = None, seed: int = 0) -> None:
-    """A probe; stores a row. tries: fewer than the probe's, such as a part of them, of
-    which each has another seed; of all events those of the seed-th command are a part.
+    """Run a probe, and store a row.
+
+    `tries` can be a part of the probe's tries. Each part has a different seed. For
+    probes at all events, `seed` is the number of the command, or 0 for all commands.
     """
     probe = PROBES[name]
     start = time.time()
@@ -120,7 +122,7 @@ def run(name: str, tries: int | None = None, seed: int = 0) -> None:
 
 
 def newest(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Of each probe the rows of the commit that it was run at last, a row a seed."""
+    """Return each probe's rows at the last commit that ran it, one for each seed."""
     commits = {row["probe"]: row["commit"] for row in rows}
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for row in rows:
@@ -130,7 +132,7 @@ def newest(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The newest rows of each probe, added up."""
+    """Render the newest rows of each probe, added up."""
     parts = newest(rows)
     lines = []
     for name, probe in PROBES.items():
@@ -147,7 +149,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _share(probe: Probe, rows: list[dict[str, Any]]) -> str:
-    """How many tries were made, and of how many; of events, those of which commands."""
+    """Return how many tries were made, and of how many or of which commands."""
     tries = sum(row["tries"] for row in rows)
     if probe.tries is not None:
         return f"{tries:,} of {probe.tries:,}"
@@ -184,7 +186,7 @@ a machine with unflushed pages.
 
 
 def readme() -> str:
-    """results/faults/README.md from the stored rows."""
+    """Return the text of results/faults/README.md, from the stored rows."""
     rows = read(OUT / "rows.jsonl")
     machines = sorted({row["machine"] for own in newest(rows).values() for row in own})
     broken = [

@@ -37,7 +37,7 @@ SIZES = (
 )
 RUNS = 3
 LIMIT, MEMORY = 120.0, 20e9  # seconds a step, bytes
-FEWER = 20  # what the rows are divided by where all are too many
+FEWER = 20  # divisor of the rows if all rows are too many
 WHY = """Besides the products, a step draws the noise, writes two entries of the ledger,
 counts the used rows, and checks the secret rows. For this check, the reference adds the
 secret rows again, and the fast code adds 2,048 rows twice. Columns with up to 100
@@ -50,10 +50,10 @@ they can be faster.
 
 
 def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, Any]:
-    """Time a contender here.
+    """Time a contender in this process.
 
-    The first step warms up; at least one is timed, more while there is patience
-    (seconds).
+    The first step warms up. At least one step is timed, and more for `patience`
+    seconds.
     """
     rng = np.random.default_rng(0)
     x = rng.standard_normal((n, d), np.float32)
@@ -73,8 +73,9 @@ def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, 
 
 
 def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
-    """A contender's time and memory in a new process, on fewer rows where it cannot do
-    all; or why there are none.
+    """Return a contender's time and memory in a new process, or why there are none.
+
+    A contender that cannot process all rows runs on fewer.
     """
     for rows in (n, n // FEWER):
         if needs(name, rows, d, m) > MEMORY:
@@ -98,7 +99,7 @@ def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
 
 
 def run(sizes: tuple[tuple[int, int, int], ...] = SIZES) -> None:
-    """Every contender at every size, one after the other."""
+    """Measure every contender at every size, one after another."""
     OUT.mkdir(parents=True, exist_ok=True)
     started = time.strftime("%Y-%m-%d %H:%M")
     for n, d, m in sizes:
@@ -121,7 +122,7 @@ def run(sizes: tuple[tuple[int, int, int], ...] = SIZES) -> None:
 
 
 def last_runs() -> dict[tuple[str, int, int, int], list[dict[str, Any]]]:
-    """The rows of the last RUNS runs, by contender and size."""
+    """Return the rows of the last RUNS runs, by contender and size."""
     found: dict[tuple[str, int, int, int], list[dict[str, Any]]] = defaultdict(list)
     for row in read(OUT / "steps.jsonl"):
         if "started" in row:  # rows before have no run
@@ -130,13 +131,14 @@ def last_runs() -> dict[tuple[str, int, int, int], list[dict[str, Any]]]:
 
 
 def middle(rows: list[dict[str, Any]]) -> float:
-    """Median of the runs' seconds a step."""
+    """Return the median of the runs' seconds per step."""
     return median(row["seconds_a_step"] for row in rows)
 
 
 def table() -> str:
-    """Median, best and worst run of each contender and size, with ratios of medians to
-    ours.
+    """Render the median, best and worst run of each contender and size.
+
+    Ratios compare medians with dphead's.
     """
     runs = last_runs()
     sizes = [size for size in SIZES if ("dphead", *size) in runs]
@@ -176,5 +178,5 @@ def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
 
 
 def readme() -> str:
-    """results/peers/README.md from the stored rows."""
+    """Return the text of results/peers/README.md, from the stored rows."""
     return prose.wrapped(f"# {__doc__}\n{table()}\n\n{WHY}")

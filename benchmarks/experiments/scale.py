@@ -42,9 +42,7 @@ PLAN: dict[str, Any] = {
 
 
 def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
-    """Features whose values do not matter: a block of normal rows, again and again, in
-    another order of columns.
-    """
+    """Write features of a block of normal rows, repeated with rotated columns."""
     rng = np.random.default_rng(0)
     names = [f"class {j}" for j in range(CLASSES)]
     header = Header(
@@ -68,10 +66,10 @@ def write_synthetic(path: Path, n: int = ROWS[-1]) -> None:
 
 
 def one(path: str, n: int) -> dict[str, Any]:
-    """Release the Gram matrix and the class sums of n rows, streamed: median seconds,
-    peak memory.
+    """Return median seconds and peak memory of releases of n streamed rows.
 
-    The same for WARM_UP rows comes first: it loads libraries and compiled code.
+    The releases are the Gram matrix and the class sums. The same releases of WARM_UP
+    rows come first, to load libraries and compiled code.
     """
     from dphead.data.features import FeaturesRows
 
@@ -89,7 +87,7 @@ def one(path: str, n: int) -> dict[str, Any]:
 
 
 def timed(rows: Any) -> dict[str, float]:
-    """Seconds of each release of one request."""
+    """Return the seconds of each release of one request."""
     from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import ClassSums, Gram
     from dphead.privacy.transform import RowTransform
@@ -123,7 +121,7 @@ def release_seconds(rows: Any, asked: list[tuple[Any, Any]], summer: Any) -> lis
 
 
 def read_rate(path: Path, most: int = 2 << 30) -> float:
-    """Bytes a second of the file's first gigabytes, read in pieces of 8 MB."""
+    """Return bytes per second of the file's first gigabytes, read 8 MB at a time."""
     piece = bytearray(8 << 20)
     done = 0
     start = time.perf_counter()
@@ -134,7 +132,7 @@ def read_rate(path: Path, most: int = 2 << 30) -> float:
 
 
 def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
-    """Measure each size in a process of its own."""
+    """Measure each size in a separate process, and store the rows."""
     path = folder / "synthetic.h5"
     if not path.exists():
         write_synthetic(path)
@@ -158,15 +156,15 @@ def run(folder: Path, sizes: tuple[int, ...] = ROWS) -> None:
         )
 
 
-# Backend, its platform, part of the rows, gradients: fewer where each takes long.
+# backend, platform, divisor of the rows, number of gradients (fewer if each is slow)
 BACKENDS = (("numpy", "cpu", 1, 2), ("jax", "cpu", 16, 1), ("jax", "cuda", 1, 5))
 
 
 def released(backend: str, n: int, gradients: int) -> dict[str, Any]:
-    """Seconds of DP-FC's releases of n rows in memory, and the bytes they move.
+    """Return the seconds of DP-FC's releases of n rows in memory, and bytes used.
 
-    A Gram matrix comes first, then gradients, whose first keeps the rows as integers
-    and compiles.
+    Two Gram matrices come first, then gradients. The first of each includes compilation
+    and conversion of the rows.
     """
     from dphead.data.arrays import ArrayRows
     from dphead.fit.backends import block_sum
@@ -205,7 +203,7 @@ def released(backend: str, n: int, gradients: int) -> dict[str, Any]:
 
 
 def run_gpu(store: Callable[..., None], tiny: bool = False) -> None:
-    """DP-FC's releases at ImageNet's size by each backend, each in its own process."""
+    """Time DP-FC's releases at ImageNet's size by each backend, in new processes."""
     n = 20_000 if tiny else ROWS[-1]
     for backend, platform, part, gradients in BACKENDS:
         facts = {"backend": backend, "platform": platform, "n": n // part}
@@ -218,14 +216,14 @@ def run_gpu(store: Callable[..., None], tiny: bool = False) -> None:
 
 
 def newest() -> list[dict[str, Any]]:
-    """The last row of each size."""
+    """Return the last row of each size."""
     return [
         row for _, row in sorted({r["n"]: r for r in read(OUT / "rows.jsonl")}.items())
     ]
 
 
 def slope(rows: list[dict[str, Any]], least: int = 100_000) -> float:
-    """Of log seconds against log rows, from `least` rows on."""
+    """Return the slope of log seconds against log rows, from `least` rows on."""
     rows = [r for r in rows if r["n"] >= least]
     return float(
         np.polyfit(
@@ -237,7 +235,7 @@ def slope(rows: list[dict[str, Any]], least: int = 100_000) -> float:
 
 
 def table() -> str:
-    """A line a size, and the slope."""
+    """Render a line for each size, and the slope."""
     rows = newest()
     names = ("rows", "Gram matrix", "class sums", "both", "roofline", "ratio")
     lines = []
@@ -260,5 +258,5 @@ def table() -> str:
 
 
 def readme() -> str:
-    """results/scale/README.md from the stored rows."""
+    """Return the text of results/scale/README.md, from the stored rows."""
     return prose.wrapped(f"# {__doc__}\n{table()}\n")

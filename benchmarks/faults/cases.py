@@ -1,6 +1,4 @@
-"""What commands are tried on: small features, images and networks, the commands that
-read them, and what is wrong with what a finished command left.
-"""
+"""Define small inputs, the commands that read them, and checks of their results."""
 
 import json
 import os
@@ -10,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# of a fit; with settings that release little, so that events are of files and SQL
+# methods of a fit, with few releases, so that most events are of files and SQL
 METHODS = {
     "dp-ls": (),
     "dp-fc": ("--steps", "2"),
@@ -21,7 +19,7 @@ METHODS = {
 }
 CLASSES = ("a", "b", "c")
 SIDE = 6  # pixels
-# with settings that make every step quick: no noise is solved for
+# options that make every step quick; the noise is given, so nothing is calibrated
 NETWORK = (
     *("--model", "wrn-10-1", "--groups", "4", "--memory", "50MB"),
     *("--noise-multiplier", "3", "--batch-size", "10", "--accountant", "rdp"),
@@ -31,9 +29,10 @@ SCATTERING = ("--backbone", "scatternet", "--scatter-j", "1", "--scatter-l", "2"
 
 
 class Case(NamedTuple):
-    """A command that can be interrupted, in a folder of its own.
+    """Describe a command that can be interrupted, in its own folder.
 
-    out: what it writes. problems: what is wrong once it has ended right.
+    `out` is the path that it writes. `problems` returns what is wrong after it ended
+    without an error.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Case(NamedTuple):
 
 
 def features_file(path: Path, seed: int = 0, **more: Any) -> Path:
-    """60 rows of 6 features and 3 classes."""
+    """Write a features file with 60 rows, 6 features and 3 classes."""
     from dphead_extract.features.format import write_features
 
     rng = np.random.default_rng(seed)
@@ -55,7 +54,7 @@ def features_file(path: Path, seed: int = 0, **more: Any) -> Path:
 
 
 def images_file(path: Path, seed: int = 0) -> Path:
-    """An .npz of 40 images of SIDE by SIDE pixels, brighter for higher classes."""
+    """Write an .npz of 40 images of SIDE x SIDE pixels, brighter for higher classes."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, 40)
     x = rng.integers(0, 100, (40, SIDE, SIDE, 3))
@@ -65,7 +64,7 @@ def images_file(path: Path, seed: int = 0) -> Path:
 
 
 def fit(folder: Path, run: str, method: str = "dp-ls", *more: str) -> Case:
-    """`dphead fit` on a features file that is made where it is missing."""
+    """Return `dphead fit` on a features file, which is written if it is missing."""
     features = folder / "f.h5"
     if not features.exists():
         features_file(features)
@@ -76,7 +75,7 @@ def fit(folder: Path, run: str, method: str = "dp-ls", *more: str) -> Case:
 
 
 def finetune(folder: Path, run: str, *more: str) -> Case:
-    """`dphead finetune` of a tiny network, three steps with a checkpoint each two."""
+    """Return `dphead finetune` of a tiny network for three steps, with a checkpoint."""
     images = folder / "images.npz"
     if not images.exists():
         images_file(images)
@@ -88,7 +87,7 @@ def finetune(folder: Path, run: str, *more: str) -> Case:
 
 
 def extract(folder: Path, name: str = "g.h5", *more: str) -> Case:
-    """`dphead extract` with a tiny ScatterNet, in blocks of eight rows."""
+    """Return `dphead extract` with a tiny ScatterNet, in blocks of eight rows."""
     images = folder / "images.npz"
     if not images.exists():
         images_file(images)
@@ -98,7 +97,7 @@ def extract(folder: Path, name: str = "g.h5", *more: str) -> Case:
 
 
 def fits_of(folder: Path) -> list[dict[str, Any]]:
-    """Every fit of every ledger of a try, the team's server included."""
+    """Return every fit of every ledger of a try, including the team's server."""
     from dphead_extract.features.format import open_features
 
     from dphead.privacy.ledger import Ledger
@@ -117,7 +116,7 @@ def fits_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def problems_of_run(folder: Path, run: Path) -> list[str]:
-    """What is wrong with a run that is said to be finished, and its one charge."""
+    """Return what is wrong with a finished run and its single charge."""
     from dphead.analysis.sealed import read_sealed
 
     fits = fits_of(folder)
@@ -146,7 +145,7 @@ def problems_of_run(folder: Path, run: Path) -> list[str]:
 
 
 def problems_of_features(folder: Path, path: Path) -> list[str]:
-    """What is wrong with a features file that is said to be finished."""
+    """Return what is wrong with a finished features file."""
     from dphead_extract.features.format import open_features, verify
 
     problems = verify(path)
@@ -161,7 +160,7 @@ def problems_of_features(folder: Path, path: Path) -> list[str]:
 
 
 def again(folder: Path, case: Case, run: Callable[..., Any]) -> list[str]:
-    """What is wrong after the same command ran again. run: it, to its end."""
+    """Run the same command again by `run`, and return what is wrong then."""
     finished = case.out.exists() and case.name == "extract"
     finished |= (case.out / "report.json").exists()
     last = run(folder, case.arguments)

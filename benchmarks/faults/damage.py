@@ -1,5 +1,4 @@
-"""Bits that flip: what reads a damaged file refuses it, or
-does what it would have done.
+"""Flip bits in files: a command must refuse a damaged file, or give the same result.
 
 Every file that dphead writes and reads again is made once (`make`). A try damages one
 of them in a copy and runs a command that reads it.
@@ -20,16 +19,16 @@ import numpy as np
 from benchmarks.faults import cases
 from benchmarks.faults.processes import Ended, Strike, ended, run_to_end, started
 
-# seconds, speeds, lines of progress, and the id of a data set
+# output that equal runs do not share: seconds, speeds, progress, ids of data sets
 RANDOM = re.compile(
     r"\d+\.\d+ s\b|\(\d+\s+rows\s+a\s+second\)|^.*\(\d+ s\)$|\b[0-9a-f]{32}\b",
     re.MULTILINE,
 )
-AGAIN = "extracted before"  # what an extraction says that begins a damaged file again
+AGAIN = "extracted before"  # printed by an extraction that starts a file again
 HEAD = ".safetensors"
 IDS = {"f.h5": "f" * 32, "b.h5": "b" * 32}
 LEDGER, LIMITED = (f"home/ledgers/{id_}.sqlite" for id_ in IDS.values())
-# a fit on the same rows gives the same head; the features have groups
+# seeded, so that a fit on the same rows gives the same head; the features have groups
 SEEDED = ("--seed", "1", "--i-know-this-is-not-private")
 FIT = f"fit f.h5 --protect image {' '.join(SEEDED)} --delta 1e-3 -o new"
 HALF = f"{FIT.removesuffix('new')}half --method dp-ls"
@@ -93,8 +92,9 @@ def make(place: Path) -> None:
 
 
 def _run(place: Path, arguments: tuple[str, ...], text: str = "", n: int = 1) -> None:
-    """Run a command in its folder, or until the n-th event that holds a text.
-    AssertionError if it does not end so.
+    """Run a command to its end, or until the n-th event that contains `text`.
+
+    Raises AssertionError if it ends differently.
     """
     strike = Strike(n, text, "kill" if text else "never")
     done = ended(started(place, arguments, strike))
@@ -102,7 +102,7 @@ def _run(place: Path, arguments: tuple[str, ...], text: str = "", n: int = 1) ->
 
 
 class Outcome(NamedTuple):
-    """What a command said and left, without what differs between equal runs."""
+    """Hold a command's output and files, without what differs between equal runs."""
 
     code: int
     said: str
@@ -110,9 +110,10 @@ class Outcome(NamedTuple):
 
 
 def outcome(place: Path, done: Ended, damaged: str, seeded: bool) -> Outcome:
-    """Of a command that ended: its words, its files and what ledgers hold, with the
-    ids of fits, their hours and seconds left out. damaged: a file that is not
-    compared; seeded: whether heads are equal.
+    """Return the output, the files and the ledgers of a command that ended.
+
+    Ids of fits, hours and seconds are left out. `damaged` is a file that is not
+    compared. `seeded` tells whether heads are compared.
     """
     ids: dict[str, str] = {}
     left = {}
@@ -137,7 +138,7 @@ def outcome(place: Path, done: Ended, damaged: str, seeded: bool) -> Outcome:
 
 
 def _rows(path: Path) -> list[str]:
-    """The rows of a finished features file; its salt and id are random."""
+    """Return the rows of a finished features file, without its random salt and id."""
     from dphead_extract.features.format import open_features
 
     with open_features(path) as file:
@@ -177,7 +178,7 @@ def _charged(path: Path, ids: dict[str, str]) -> Any:
 
 
 def verdict(command: str, sound: Outcome, found: Outcome) -> str:
-    """What is wrong, "" where a damaged file was refused or made no difference."""
+    """Return what is wrong, or "" if the file was refused or made no difference."""
     if found.code < 0:
         return f"killed by signal {-found.code}"
     if "Traceback" in found.said:
@@ -195,7 +196,7 @@ def verdict(command: str, sound: Outcome, found: Outcome) -> str:
 
 
 def flip(path: Path, rng: random.Random) -> str:
-    """Change one bit of a file; returns which."""
+    """Flip a random bit of a file, and return which."""
     held = bytearray(path.read_bytes())
     at, bit = rng.randrange(len(held)), rng.randrange(8)
     held[at] ^= 1 << bit
@@ -204,7 +205,7 @@ def flip(path: Path, rng: random.Random) -> str:
 
 
 def flips(tries: int, seed: int = 0) -> Iterator[list[str]]:
-    """Problems of single bits, over all files and the commands that read them."""
+    """Yield the problems after a flipped bit, over all files and their commands."""
     rng = random.Random(seed)
     pairs = [(file, command) for file in READINGS for command in READINGS[file]]
     with tempfile.TemporaryDirectory() as name:
@@ -223,7 +224,7 @@ def flips(tries: int, seed: int = 0) -> Iterator[list[str]]:
 
 
 def _tried(place: Path, file: str, command: str) -> Outcome:
-    """The outcome of a command on the files as they are, which are then removed."""
+    """Run a command in a folder, remove the folder, and return the outcome."""
     done = run_to_end(place, words(place, command))
     found = outcome(place, done, file, command == "finetune" or "--seed" in command)
     shutil.rmtree(place)

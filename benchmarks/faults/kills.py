@@ -1,5 +1,6 @@
-"""What is left where a command is killed, and where several run at once: one charge
-each, and the same command goes on to a whole result.
+"""Kill commands, or run several at once.
+
+Each command must be charged once, and the same command must then finish correctly.
 """
 
 import random
@@ -30,8 +31,9 @@ CASES["extract"] = lambda folder: cases.extract(folder)
 
 
 def struck(make: Make, strike: Strike) -> list[str] | None:
-    """What is wrong after a command was struck at an event and ran again; None if it
-    had ended before.
+    """Interrupt a command at an event, run it again, and return what is wrong.
+
+    Return None if the command ended before that event.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -57,7 +59,7 @@ def struck(make: Make, strike: Strike) -> list[str] | None:
 def points(
     make: Make, every: int = 1, at: Callable[[int], Strike] = kill_at
 ) -> Iterator[tuple[int, list[str]]]:
-    """(event, problems) of each `every`-th event of a command."""
+    """Yield (event, problems) for each `every`-th event of a command."""
     count = 1
     while (found := struck(make, at(count))) is not None:
         yield count, found
@@ -67,7 +69,7 @@ def points(
 def all_points(
     part: int = 0, at: Callable[[int], Strike] = kill_at
 ) -> Iterator[list[str]]:
-    """Problems at every event of every command, or of the part-th from 1 alone."""
+    """Yield the problems at every event of every command, or of command `part`."""
     for number, (name, make) in enumerate(CASES.items(), 1):
         if part not in (0, number):
             continue
@@ -76,8 +78,10 @@ def all_points(
 
 
 def random_kills(tries: int, seed: int = 0) -> Iterator[list[str]]:
-    """Problems of commands that are killed at a random moment, up to three times each:
-    a third of them fits, a third trainings, a third extractions.
+    """Yield the problems of commands that are killed at random moments.
+
+    Each is killed up to three times. A third of the commands are fits, a third
+    trainings, and a third extractions.
     """
     rng = random.Random(seed)
     for _ in range(tries):
@@ -94,7 +98,7 @@ def random_kills(tries: int, seed: int = 0) -> Iterator[list[str]]:
 
 
 def same_folder(rounds: int, processes: int = 6) -> Iterator[list[str]]:
-    """Problems of several processes that write one run folder at once."""
+    """Yield the problems of several processes that write one run folder at once."""
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -109,7 +113,7 @@ def same_folder(rounds: int, processes: int = 6) -> Iterator[list[str]]:
 
 
 def one_budget(rounds: int, processes: int = 32, room: int = 10) -> Iterator[list[str]]:
-    """Problems of fits that start at once on a budget for `room` of them."""
+    """Yield the problems of fits that start at once on a budget for `room` of them."""
     from dphead.planning.calibration import mu_from_epsilon
     from dphead.privacy.accounting import epsilon_from_mu
 

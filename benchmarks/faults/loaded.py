@@ -1,6 +1,4 @@
-"""Libraries and compiled templates that every forked command finds loaded; nothing else
-may be done here.
-"""
+"""Load libraries and templates before commands are forked. Do nothing else here."""
 
 import encodings.cp437
 import encodings.utf_8_sig

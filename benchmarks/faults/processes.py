@@ -1,4 +1,4 @@
-"""Commands in processes of their own, which die or find the disk full at an event.
+"""Run commands in processes that are killed, or get a full disk, at an event.
 
 An event is an SQL statement, or a file opened for writing, renamed, removed or flushed,
 or a folder made or removed, in the folder of the try.
@@ -23,7 +23,7 @@ from sqlalchemy.event import listen
 
 from dphead.__main__ import Interrupted, about_charge, handle_signals
 
-SECONDS = 600  # in which a command that was not struck must end
+SECONDS = 600  # time limit of a command that is not interrupted
 ROOM = 4 << 30  # bytes of memory that a command may take beyond its libraries
 FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ["benchmarks.faults.loaded"]
@@ -31,8 +31,9 @@ AUDITED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
 
 
 class Ended(NamedTuple):
-    """A command that ended: its exit code (negative: the signal that killed it), how
-    many events it had, and what it said.
+    """Hold a command's exit code, its number of events and its output.
+
+    A negative exit code is the signal that killed the command.
     """
 
     code: int
@@ -41,7 +42,7 @@ class Ended(NamedTuple):
 
 
 class Strike(NamedTuple):
-    """What happens at the count-th event whose description holds a text.
+    """Describe what happens at the count-th event with `text` in its description.
 
     how: "kill" (SIGKILL), "stop" (SIGTERM), "full" (no file can be written from then
     on), or "never".
@@ -64,10 +65,10 @@ def started(
     strike: Strike = NEVER,
     env: dict[str, str] | None = None,
 ) -> Any:
-    """A process that runs `dphead arguments` until it ends or is struck.
+    """Start a process that runs `dphead arguments` until it ends or is interrupted.
 
-    env: variables, "" for one that is not set. DPHEAD_LEDGER is as here. The command
-    may take ROOM bytes of memory beyond its libraries.
+    `env` has environment variables; "" removes one. DPHEAD_LEDGER is inherited. The
+    command may take ROOM bytes of memory beyond its libraries.
     """
     FORKS.set_forkserver_preload(PRELOADED)
     ours, theirs = FORKS.Pipe(duplex=False)
@@ -81,7 +82,7 @@ def started(
 
 
 def ended(process: Any) -> Ended:
-    """Wait for it. AssertionError if it takes more than SECONDS."""
+    """Wait for a process. Raise AssertionError if it takes more than SECONDS."""
     answer = None
     with suppress(EOFError):
         if not process.answer.poll(SECONDS):
@@ -94,7 +95,7 @@ def ended(process: Any) -> Ended:
 
 
 def run_to_end(folder: Path, arguments: tuple[str, ...]) -> Ended:
-    """The same command, undisturbed."""
+    """Run a command to its end, without interruption."""
     return ended(started(folder, arguments))
 
 
@@ -105,7 +106,7 @@ def _once(
     env: dict[str, str],
     pipe: Any,
 ) -> None:
-    """In the child: `dphead arguments` with its events counted."""
+    """Run `dphead arguments` in the child process, and count its events."""
     os.environ |= {"DPHEAD_HOME": str(folder / "home")} | env
     for name in [name for name, value in env.items() if not value]:
         del os.environ[name]
@@ -139,8 +140,9 @@ def _struck(how: str) -> None:
 
 
 def _captured(arguments: tuple[str, ...]) -> tuple[int, str]:
-    """The exit code of `dphead arguments` in this process, and what it said; an error
-    that the interpreter would print with its traceback is said as one.
+    """Run `dphead arguments` in this process, and return its exit code and output.
+
+    The output of an uncaught error is its traceback.
     """
     import traceback
 
@@ -207,7 +209,7 @@ def _bound_memory() -> None:
 
 
 def killed_after(process: Any, seconds: float) -> None:
-    """Kill a process at a moment, wherever it is."""
+    """Kill a process after some seconds."""
     time.sleep(seconds)
     process.kill()
     process.join()

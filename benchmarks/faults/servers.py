@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the test's own: Debian's, on a free port of this machine."""
+"""Run Debian's PostgreSQL server for a test, on a free port of this machine."""
 
 import os
 import pwd
@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 
 SECONDS = 60  # in which a server must start or stop
-OWNER, CLIENT = "olga", "claire"  # roles: of the tables; that may charge
+OWNER, CLIENT = "olga", "claire"  # roles: owner of the tables; may charge
 # processes that run at the same time begin 97 ports apart
 _PORTS = count(97 * os.getpid())
 GRANTS = (
@@ -25,14 +25,14 @@ GRANTS = (
 
 
 def programs() -> Path | None:
-    """The folder of PostgreSQL's programs, or None."""
+    """Return the folder of PostgreSQL's programs, or None if they are missing."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     found += [Path(path) for path in filter(None, [shutil.which("initdb")])]
     return found[0].parent if found else None
 
 
 class Server:
-    """A server with its files in a temporary folder. Use it as a context manager."""
+    """Run a server with its files in a temporary folder. Use a `with` block."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -73,7 +73,7 @@ class Server:
         return str(folder / name)
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         settings = (f"port={self.port}", "listen_addresses=127.0.0.1")
         settings += (f"unix_socket_directories={self.folder}", "max_connections=60")
         flags = [word for each in settings for word in ("-c", each)]
@@ -91,13 +91,13 @@ class Server:
                 raise AssertionError("PostgreSQL must start, and ended")
 
     def stop(self, how: int = signal.SIGINT) -> None:
-        """Stop it: clients are cut off. SIGQUIT: as if its machine lost power."""
+        """Stop the server and cut off clients. SIGQUIT acts like a power failure."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(how)
             self._process.wait(SECONDS)
 
     def url(self, user: str = OWNER, port: int | None = None) -> str:
-        """Where it is, for one of its roles."""
+        """Return the server's URL for a role."""
         return f"postgresql://{user}:secret@127.0.0.1:{port or self.port}/postgres"
 
     def run(self, statement: str) -> list[tuple[object, ...]]:
@@ -131,10 +131,10 @@ def _as_user() -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on.
+    """Return a port that no process listens on.
 
-    It is below those that systems give to connections, one of which could have it by
-    the time that a server listens on it.
+    It is below the ports of outgoing connections: one of these could take it before the
+    server listens on it.
     """
     while True:
         port = 10_000 + next(_PORTS) % 20_000
@@ -143,10 +143,10 @@ def free_port() -> int:
 
 
 class Cutter:
-    """A network between a client and a server, which breaks at the client's COMMIT.
+    """Pass a client's connections to a server, and break one at the client's COMMIT.
 
     answered: whether the COMMIT reaches the server; its answer never arrives.
-    seconds: after which it breaks every connection, whatever it carries.
+    seconds: time after which every connection is broken.
     """
 
     def __init__(

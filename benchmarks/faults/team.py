@@ -1,5 +1,6 @@
-"""What is left where a fit that charges a team's server is killed, its connection is
-cut, or the server dies: one charge, and the same command goes on to a whole result.
+"""Kill fits that charge a team's server, cut their connections, or stop the server.
+
+Each fit must be charged once, and the same command must then finish correctly.
 """
 
 import os
@@ -19,7 +20,7 @@ from benchmarks.faults.servers import CLIENT, GRANTS, Cutter, Server
 
 @contextmanager
 def served() -> Iterator[Server]:
-    """A server of its own, which the commands that are started meanwhile charge."""
+    """Run a server that the commands started in this block charge."""
     from dphead.privacy.ledger import server as ledgers
 
     with Server() as server:
@@ -34,14 +35,17 @@ def served() -> Iterator[Server]:
 
 
 def points(every: int = 1) -> Iterator[list[str]]:
-    """Problems of a fit that is killed at each `every`-th event, also of the server."""
+    """Yield the problems of a fit that is killed at each `every`-th event."""
     with served():
         for count, found in kills.points(kills.CASES["dp-ls"], every):
             yield [f"event {count}: {text}" for text in found]
 
 
 def cuts(tries: int, seed: int = 0) -> Iterator[list[str]]:
-    """Problems of fits whose connection breaks at a COMMIT, which arrives or not."""
+    """Yield the problems of fits with a connection that breaks at a COMMIT.
+
+    The COMMIT reaches the server in about half of the tries.
+    """
     rng = random.Random(seed)
     with served() as server:
         for _ in range(tries):
@@ -53,7 +57,7 @@ def cuts(tries: int, seed: int = 0) -> Iterator[list[str]]:
 
 
 def drops(tries: int, seed: int = 0) -> Iterator[list[str]]:
-    """Problems of fits whose connections all break 20 to 350 ms after they begin."""
+    """Yield the problems of fits with connections that break after 20 to 350 ms."""
     rng = random.Random(seed)
     with served() as server:
         for _ in range(tries):
@@ -63,7 +67,7 @@ def drops(tries: int, seed: int = 0) -> Iterator[list[str]]:
 
 
 def stops(tries: int, seed: int = 0) -> Iterator[list[str]]:
-    """Problems of fits whose server loses its power at a random moment."""
+    """Yield the problems of fits with a server that fails at a random moment."""
     rng = random.Random(seed)
     with served() as server:
         for _ in range(tries):
@@ -77,7 +81,7 @@ def stops(tries: int, seed: int = 0) -> Iterator[list[str]]:
 
 
 def budget(rounds: int, processes: int = 32, room: int = 10) -> Iterator[list[str]]:
-    """Problems of fits that start at once on a server's budget for `room` of them."""
+    """Yield the problems of fits at once on a server's budget for `room` of them."""
     with served():
         yield from kills.one_budget(rounds, processes, room)
 
