@@ -46,10 +46,10 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
         If the file cannot be opened.
     """
     try:
-        # A pipe without a reader would wait (O_NONBLOCK).
+        # Without O_NONBLOCK, opening a pipe would wait for a reader.
         opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     except OSError as error:
-        # The error's number for a link differs between systems.
+        # Systems differ in the error number for a link.
         if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
             raise _foreign(path) from error
         raise

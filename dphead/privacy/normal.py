@@ -159,7 +159,8 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
     x = quantile(tails)
     scaled = x * sd
     rounded = np.rint(scaled)
-    # The value is certain if the open bits and Phi^-1 cannot move it across a half.
+    # The value is certain if the bits not yet drawn and the error of Phi^-1 cannot move
+    # it across a half.
     distance = np.abs(scaled - rounded)
     x += 1
     x *= -sd * QUANTILE_ERROR

@@ -118,7 +118,7 @@ def grid_of_ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
     chances = np.zeros(count + 1)
     chances[:-1] += mass - upper
     chances[1:] += upper
-    # The same values under their own weights, which sum to the mean 1.
+    # Probabilities times W. Their sum is E[W] = 1.
     weighted = x * chances
     # Mass that rounding may have moved counts as an infinite loss.
     lost = float(np.sum(mass_error)) + 4 * UNIT_ROUNDOFF
@@ -136,7 +136,7 @@ def _grid(mu: float) -> tuple[int, int, float] | None:
     low = high = 0.0
     # sqrt(exp(mu^2) - 1) is the standard deviation of W.
     width = math.sqrt(math.expm1(mu * mu)) / _CELLS
-    # A long tail needs many cells, so a shorter grid is tried.
+    # A long tail can need too many cells, so shorter grids are tried.
     for reach in REACHES:
         beyond = mu * (mu / 2 + reach)
         low = math.exp(-beyond)

@@ -108,7 +108,7 @@ class Losses:
         losses, above, scaled = tails
         asked = np.asarray(epsilons, np.longdouble)
         first = np.searchsorted(losses[:-1], asked, side="right")
-        # Relative to the next loss, so that exp never overflows.
+        # Exponents are relative to the next loss, so exp never overflows.
         shares = np.exp(asked - losses[first])
         deltas = self.infinite + above[first] - shares * scaled[first]
         rounded = deltas * (1 + 4 * UNIT_ROUNDOFF)

@@ -99,7 +99,7 @@ def pld_epsilon(
     def bound(direction: str, coarser: float) -> float:
         """Return an upper bound on the epsilon of one direction."""
         distribution = loss_distribution(events, relation, coarser, (direction,))
-        # A loss beyond 1e6 is of no use to anyone: epsilon is infinite.
+        # Without a distribution, a loss may exceed 1e6: epsilon is infinite.
         return distribution[0].epsilon(delta) if distribution else math.inf
 
     first, *others = DIRECTIONS[relation]
@@ -181,7 +181,7 @@ def loss_distribution(
         parts = list(full)
         for event in sampled:
             if event.epoch_steps > 1:
-                sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
+                sd = min(event.noise_multiplier, LARGEST_NOISE)  # safe: less noise
                 one = epoch_losses(sd, event.epoch_steps, direction, interval)
             else:
                 one = connect_dots(*sample_pair(event, direction), interval)
@@ -272,7 +272,7 @@ def one_normal(mean: float, sd: float) -> Mixture:
 
 def full_pair(mu: float) -> tuple[Mixture, Mixture]:
     """Return the pair of all full batches, with total `mu`, for every relation."""
-    sd = min(1 / mu, LARGEST_NOISE)  # less noise costs more
+    sd = min(1 / mu, LARGEST_NOISE)  # less noise gives a larger epsilon: safe
     return one_normal(1.0, sd), one_normal(0.0, sd)
 
 
@@ -317,7 +317,7 @@ def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
     share of the density ten standard deviations below 0, the lowest x that "added"
     uses. Every window is valid.
     """
-    # Logarithms of all binomial weights, roughly: any window is valid.
+    # Approximate logarithms of all binomial weights: any window is valid.
     j = np.arange(k + 1)
     logs = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1)
     logs += j * log_q + (k - j) * log_not
@@ -337,7 +337,7 @@ def sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]
     is N(0). For "added", the first one is N(0), and the second one is the mixture of
     N(-j C). For "replaced", they are the mixtures of N(j C) and of N(-j C).
     """
-    sd = min(event.noise_multiplier, LARGEST_NOISE)  # less noise costs more
+    sd = min(event.noise_multiplier, LARGEST_NOISE)  # safe: less noise
     plain = one_normal(0.0, sd)
     # "replaced" has a mixture on both sides: the row is x or -x.
     upper = plain if direction == "added" else sampled_mixture(event, sd, 1.0)
@@ -443,7 +443,7 @@ def quadrature_nodes(upper: Mixture, lower: Mixture) -> tuple[np.ndarray, np.nda
     beyond = _TAIL_DEVIATIONS * upper.sd
     least = upper.means.min() - beyond
     most = upper.means.max() + beyond
-    # First the ends, where a chance of 1e-18 is left on each side.
+    # First find the two ends, beyond which the probability is 1e-18.
     x = np.linspace(least, most, LOOKUP_POINTS // 8)  # enough to find the ends
     rarer = np.minimum(upper.log_beyond(x, 1), upper.log_beyond(x, -1))
     kept = np.flatnonzero(rarer >= LEAST_LOG_TAIL)
@@ -502,7 +502,7 @@ def excess_of(
         # A step outside the bracket is cut: the bracket only shrinks.
         x = np.clip(x + step, low, high)
         found, slope = losses_between(upper, lower, x)
-    # The node outside the point, whose tail bounds what is missing.
+    # The outer node: the probability beyond it bounds the missing delta.
     outer = after - 1 if side > 0 else after
     outside = upper.log_beyond(nodes, side)[outer]
     hit = upper.log_beyond(x, side)

@@ -150,7 +150,7 @@ def remaining(
         total = spent(both, fits + 1, budget["delta"], relation, budget).epsilon
         return total <= budget["epsilon"]
 
-    # Powers of two of the noise.
+    # Exponents of the factor on the noise.
     low, high = -20.0, 20.0  # far beyond the noise of any useful fit; chosen
     if not within(high):
         return 0.0

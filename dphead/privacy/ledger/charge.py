@@ -145,7 +145,8 @@ class Charge(Generic[_Book]):
                     "releases before it were returned, and the next one failed. Run "
                     "the same command again to resume the fit."
                 )
-            # Logged before a row is read: what a crash left is deleted and drawn again.
+            # Log before a row is read. If a crash left files, delete them: the release
+            # is drawn again.
             if "committed" not in states:
                 self._check_not_returned(sequence)
                 self._log(sequence, "redrawn" if states else "started")

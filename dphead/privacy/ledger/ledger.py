@@ -403,7 +403,7 @@ class Ledger(LedgerFile):
         The unit is a row or a group. Fits for groups may have different caps: each is
         charged at its own cap (proofs/groups.md, "One unit per ledger").
         """
-        # The first fit fixes both; later fits must match.
+        # The first fit fixes relation and unit; later fits must match.
         kept = facts.get("relation") or self.set_once("relation", relation)
         if kept != relation:
             raise LedgerError(

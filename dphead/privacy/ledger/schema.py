@@ -55,7 +55,7 @@ RELEASES = _table(
         "spec": Text,
     },
 )
-# The states of each release, in the order of the events.
+# The states of each release, in the order in which it reached them.
 PROGRESS = Table(
     "progress",
     TABLES,

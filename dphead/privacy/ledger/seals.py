@@ -160,7 +160,7 @@ def _checked(file: LedgerFile) -> Record:
         done = fits
     if done != len(charges):
         raise _DamagedError(f"no seal covers the fits after fit {done}")
-    # They may be set after the last seal, because they change no total.
+    # These values may be set after the last seal, because they change no total.
     late = {"dataset_id", IDENTITY, AWAITS} - sealed.keys()
     if {k: v for k, v in meta.items() if k not in late} != sealed:
         raise _DamagedError("a value was added or changed without a seal")

@@ -61,7 +61,7 @@ _ARGUMENTS = {
     # connect to the primary only, because a standby may lack the last charges
     "target_session_attrs": "primary",
 }
-_TEXT = Text(collation="C")  # bytes in their order, whatever the system's locale is
+_TEXT = Text(collation="C")  # sorted by bytes, whatever the system's locale is
 # The index of images (fit/team_images.py): digests of each data set, and their key.
 _INDEX = MetaData(schema=VIEWS)
 IMAGES = Table(
@@ -226,7 +226,7 @@ def beginning(kind: str, dataset_id: str) -> list[Any]:
     """
     # Set in each transaction, because a pooler may change the connection.
     settings = _settings(dataset_id)
-    # Released at the end of the transaction, whatever a pooler does.
+    # The lock is released at the end of the transaction, whatever a pooler does.
     if kind == "write":
         lock = text(LOCK_STATEMENTS).bindparams(lock=f"dphead:{dataset_id}")
         return [text(_WRITES), settings, lock]

@@ -50,7 +50,7 @@ COUNTS = "counts"  # with the id of a merged data set, whose fits this ledger co
 IDENTITY = "identity"  # key of a random id of the file, kept with its note
 SUM = "sum"  # key in a ledger that counts the fits of several ledgers
 IN_MEMORY = ":memory:"  # SQLite's name of a database in memory
-# What SQLite raises if a file or disk fails; the last is for damaged names.
+# Errors of SQLite if a file or a disk fails. The last is for a damaged name.
 _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 # Seconds to wait for another process to end its transaction. Chosen, not measured.
@@ -359,7 +359,7 @@ class LedgerFile:
         """
         if isinstance(statement, str):
             statement = text(statement)
-        # A statement outside a transaction is one by itself.
+        # A statement outside a transaction is a transaction by itself.
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self._begun("single"), self._one_error():
             # Values are passed beside the statement, never in its text.
@@ -587,7 +587,7 @@ def _make_whole(path: Path) -> None:
     try:
         db = sqlite3.connect(new, isolation_level=None)
         with closing(db):
-            # The file has no name yet: nobody can see it half made.
+            # The file does not have its final name yet, so no process opens it.
             db.execute("PRAGMA journal_mode=MEMORY")
             db.executescript(f"BEGIN; {_SCRIPT} COMMIT;")
         with suppress(FileExistsError):  # another process made it meanwhile
