@@ -446,7 +446,7 @@ class Evidence:
         record.add(uses > 0, has_canary)
 
     def findings(self) -> list[LawResult]:
-        """Run every test."""
+        """Run every test, and return the results."""
         found: list[LawResult] = []
         releases = Counter(self._order)
         for kind, record in self.noise.items():

@@ -391,7 +391,7 @@ def _released(
     noise: NoiseSource,
     watched: _Watched,
 ) -> Seen:
-    """Make one release."""
+    """Make one release, and return it with its secret sample."""
     released = release(
         statistic,
         params,

@@ -105,7 +105,7 @@ class FinishedRun:
 
     @property
     def ledger_now(self) -> dict[str, Any]:
-        """Return the report's entry "ledger" with the budget that counts now."""
+        """Return the report's entry "ledger", with the ledger's current budget."""
         now = self.report["ledger"] | (self.limit or {})
         return now | {"delta": now["budget"]["delta"]} if now["budget"] else now
 
@@ -118,7 +118,7 @@ class FinishedRun:
         return _spent_in(self.fits, self.report | {"ledger": self.ledger_now})
 
     def report_now(self) -> dict[str, Any]:
-        """Return the report with the current ledger and declaration."""
+        """Return the report with its ledger and its declaration of people as of now."""
         report, total = self.report, self.spent_now
         ledger = self.ledger_now | {
             "fits": len(self.fits or []),
@@ -253,7 +253,7 @@ def _copied(file: Path) -> list[dict[str, Any]]:
 
 
 def _trained(folder: Path | None) -> tuple[dict[str, Any] | None, frozenset[str]]:
-    """Return head.json and the names of its tensors, or None and no names.
+    """Return head.json and the names of its tensors; None and no names without a head.
 
     A trained network (`model.json`) is only compared with its own digests.
     """
@@ -395,8 +395,8 @@ def _ledger_fits(
 ) -> tuple[list[dict[str, Any]] | None, str | None, dict[str, Any] | None]:
     """Return the fits, place and limit of the ledger that now counts the run.
 
-    The place is None if that is the run's own ledger. All are None if the ledger is
-    unreachable. The limit is None only then.
+    The place is None for the run's own ledger. All three are None if the ledger is
+    unreachable. Otherwise fits and limit are not None.
     """
     path = given or located(report["ledger"]["path"], file.parent)
     if is_on_server(path):

@@ -1,7 +1,7 @@
 """Bound membership-inference attacks: trade-off curves, true-positive rates, advantage.
 
 An attack decides whether a row was used for training. If the row was not used, another
-row was used instead, or no other row. Each bound states its case.
+row was used instead, or no other row. Each bound states which of the two it assumes.
 """
 
 import math
@@ -285,7 +285,7 @@ def true_positive_rates(
 
 
 def comparisons(relation: str) -> list[bool]:
-    """Return a relation's values of `replaced`, default first."""
+    """Return the values of `replaced` that a relation allows, default first."""
     default = is_replaced(relation)
     return [default] if relation == "replace_one" else [default, not default]
 

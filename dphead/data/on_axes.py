@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Block, Known, Rows
 
-_WIDEST_COVARIANCE = 4096  # columns; wider rows have few axes found iteratively; chosen
+_WIDEST_COVARIANCE = 4096  # columns; a few axes of wider rows use ARPACK; chosen
 _LEAST_SPREAD = 1e-10  # least variance of the last axis, divided by the first's
 
 
@@ -94,7 +94,7 @@ def principal_axes(x: np.ndarray, count: int) -> PublicAxes:
     # imported here, because the module takes 120 MB and most fits do not need it
     from sklearn.decomposition import PCA
 
-    # One thread gives one machine's axes the same bits in every run.
+    # With one thread, axes have the same bits in every run on one machine.
     with threadpool_limits(1):
         found = PCA(count, svd_solver=kind, random_state=0).fit(x)
     spread, axes = found.explained_variance_, np.asarray(found.components_).T

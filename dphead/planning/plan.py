@@ -347,7 +347,7 @@ def large_delta(
 
 
 def check_delta(plan: Plan, facts: ProblemInfo, confirmed: bool) -> list[str]:
-    """Return a warning for a delta at or above 1/n that the user confirmed.
+    """Return a list with a warning if the user confirmed a delta of at least 1/n.
 
     Raises ValueError if the user did not confirm this delta.
     """

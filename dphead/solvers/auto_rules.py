@@ -57,7 +57,7 @@ _STEPS, _STEPS_AT = 120, 1e4
 # 30 are about 0.4 worse at 1,500
 _FEWEST_STEPS, _FEW_STEPS, _FEW_STEPS_AT = 30, 60, 1.2e3
 _MOST_STEPS = 100  # ablation, "120 steps": no better on CIFAR-10
-# From this number of features on, MOST_STEPS grows in proportion to the features;
+# From this number of features on, _MOST_STEPS grows in proportion to the features;
 # ablation, "twice the steps": +0.2 to +0.3 points for ScatterNet's features.
 _MOST_STEPS_FEATURES = 1280
 
@@ -86,8 +86,8 @@ _MOST_CENTER_SHARE = 0.1
 _LENGTHEN_FROM_SHARE = 0.2
 _LENGTHEN_AT_MOST = 1.8  # 1.6 logits instead of 0.9
 _SHARE_SD = 0.1  # the share counts as known below this noise; chosen
-# Typical share, and its standard deviation. It is averaged with the measured share as
-# long as that one is not known; ablation, "few rows".
+# Typical share, and its standard deviation. It is averaged with the measured share
+# until that share is known; ablation, "few rows".
 _LIKELY_SHARE, _LIKELY_SHARE_SD = 0.3, 0.15
 
 # Fits without noise: DP-FC, or plain gradient steps if the Gram matrix is too wide.
@@ -180,7 +180,7 @@ def unnoised_descent(facts: ProblemInfo, descent: GradientDescent) -> GradientDe
         steps=steps,
         learning_rate=step_size,
         momentum=momentum,
-        # a penalty on the sum over rows, so it fades as rows grow
+        # a penalty on the sum over rows, so it fades as the number of rows grows
         weight_decay=_UNNOISED_DECAY / facts.n_rows,
         intercept=_UNNOISED_INTERCEPT,
         normalize=False,
@@ -271,8 +271,8 @@ def center_noise(facts: ProblemInfo, share: float) -> float:
 def count_shares(facts: ProblemInfo, balanced: bool) -> tuple[float, float, float]:
     """Return the shares of μ² of the counts before and after balancing, and at the end.
 
-    Together they bring the count's noise down to _COUNT_SD, and are between
-    _LEAST_COUNT_SHARE and _MOST_COUNT_SHARE.
+    Their sum brings the count's noise down to _COUNT_SD, but is at least
+    _LEAST_COUNT_SHARE and at most _MOST_COUNT_SHARE.
     """
     # a count has noise 1/(mu sqrt(share)), relative to n
     wanted = (1 / _COUNT_SD / (facts.mu * facts.n_rows)) ** 2
@@ -285,7 +285,7 @@ def count_shares(facts: ProblemInfo, balanced: bool) -> tuple[float, float, floa
 
 
 class AdaptiveStepSize:
-    """Lengthen the steps of a descent from zero if classes are well separated.
+    """Lengthen the steps of a descent from zero weights, for well separated classes.
 
     The factor follows from the first released gradients and spends no further budget.
 

@@ -1,4 +1,4 @@
-"""Balance decisions of `auto` only if released counts do not show a loss."""
+"""Balance decisions of `auto`, unless released counts show that this is no gain."""
 
 import math
 from collections.abc import Generator

@@ -111,7 +111,7 @@ class Request:
 def together(
     params: Params, *asked: tuple[str, Statistic]
 ) -> Generator[Request, Any, list[Released]]:
-    """Request several statistics of the same rows, which one pass sums.
+    """Request several statistics of the same rows, to be summed in one pass.
 
     Parameters
     ----------

@@ -43,8 +43,8 @@ _NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
 class Expectation:
     """Hold the expected accuracy on new rows, and its standard deviation.
 
-    `kept` is the share of the rows that are counted, or 1 if noise explains the rest.
-    `careful` replaces the accuracy and its deviation in the estimate.
+    `kept` is the number of used rows, divided by n_rows. It is 1 if noise explains the
+    difference. `careful` replaces the accuracy and its deviation in the estimate.
     """
 
     accuracy: float
@@ -104,7 +104,8 @@ def on_all_classes(
     found = _on_new(facts, seen, noise, units, gap)
     careful = None
     if facts.n_classes <= _FEW_CLASSES and facts.group_cap == 1:
-        # Noise can make the accuracy look high and so the gap small: assume less.
+        # Noise can make the accuracy look high and so the gap small: assume a lower
+        # accuracy.
         likely = max(chance, seen - noise)
         gap = min(_overfit(facts, descent, likely, units), most)
         careful = _on_new(facts, seen, noise, units, gap, known=gap)
@@ -188,7 +189,7 @@ def _interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
 
 
 def counted(answer: Released, least: float) -> tuple[float, float, float]:
-    """Return the number of rows, the fraction of correct rows, and its noise.
+    """Return the number of rows, the fraction of correct rows, and that one's noise.
 
     Parameters
     ----------

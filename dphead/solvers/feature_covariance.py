@@ -138,8 +138,8 @@ class DPFC:
         transform = yield from self.centering.solve(facts, self.intercept)
         solve = yield from self._preconditioner(facts, transform)
         statistic = Gradient(facts.n_classes, self.loss)
-        # Böhning 1992: the Hessian is at most G/2 (softmax) or G/4 (sigmoid), so a step
-        # of 2 or 4 never goes up without noise and clipping
+        # Böhning 1992: the Hessian is at most G/2 (softmax) or G/4 (sigmoid). So steps
+        # of length 2 or 4 never increase the loss, without noise and clipping.
         rate = self.learning_rate or loss_named(self.loss).monotone_step
         sizes = facts.n_features, facts.n_classes
         weights = zero_weights(transform, sizes, self.initial_bias)

@@ -175,8 +175,8 @@ class GradientDescent:
         if self.prior is not None:
             weights += self.prior.start(transform, weights.shape)
         state = self._start(weights)
-        # Divide by the expected batch size, never by the size of the drawn batch: that
-        # is private, and dividing by it has another sensitivity.
+        # Divide by the expected batch size, never by the size of the drawn batch. The
+        # drawn size is private, and a division by it would change the sensitivity.
         clip_norm = self.clip_norm if self.normalize else 1.0
         scale = 1.0 / (facts.n_rows * self._share * clip_norm)
         for _ in range(self.steps):

@@ -116,7 +116,7 @@ class LinearHead:
     def __post_init__(self) -> None:
         # raises for an unknown loss, which later code would treat as softmax
         loss_named(self.loss)
-        for name in ("weights", "intercept"):  # a solver's may be jax's
+        for name in ("weights", "intercept"):  # a solver may return jax arrays
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
 
     @property
@@ -213,8 +213,8 @@ class LinearHead:
             )
         x = x if self.axes is None else self.axes.rows(x)
         rows = float_rows(self.transform, x)
-        # Training added clipped rows. With an intercept, the clip changes the order of
-        # scores, so prediction repeats it.
+        # Training summed clipped rows. With an intercept, the clip changes the order of
+        # scores, so prediction clips too.
         if self.feature_clip is not None:
             # float64 holds the square of any float32 number, so no norm overflows
             length = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -255,7 +255,7 @@ def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         rows = transformed(transform, np.asarray(x, np.float32))
         values = rows.integers * rows.scale[:, None]
-    # such rows get no score, because training added zero for them
+    # rows that are not finite get no score, because training added zero for them
     values[~rows.finite] = np.nan
     return values
 
@@ -274,7 +274,7 @@ def prediction_clip(
     mu : float
         μ of the budget. Without noise (inf) no row is clipped.
     """
-    # rows of unit norm and a clip of 1: no division for each prediction
+    # if no row exceeds the clip norm, predictions need no division
     longest = np.inf if row_norm is None else row_norm
     return feature_clip if feature_clip < longest and np.isfinite(mu) else None
 

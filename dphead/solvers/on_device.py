@@ -26,7 +26,7 @@ def own_settings() -> Iterator[Any]:
         jax.array_garbage_collection_guard("allow"),
         jax.transfer_guard("allow"),
         jax.no_tracing(False),
-        # a step in Python could fail, though jax traced it
+        # without jit, a step could fail although jax traced it before
         jax.disable_jit(False),
         _no_mesh(),
     ):

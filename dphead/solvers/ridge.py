@@ -16,7 +16,8 @@ _RIDGE_WITHOUT_NOISE = 1e-4
 # spectrum took longer than the pass over the data (commit 6269ee1).
 WIDEST_SPECTRUM = 2048
 # Shares of the noise's spectral edge: trials on training rows of CIFAR-10 and digits,
-# not stored. The first is within 0.25 points of the best λ of 25 (results/ablation).
+# not stored. The first is within 0.25 points of the best of 25 values of λ
+# (results/ablation).
 _EDGE_SHARE, _EDGE_SHARE_WIDE = 0.6, 1.2
 # lower bound on eigenvalues, as a multiple of the ridge; chosen
 FLOOR_OVER_RIDGE = -0.5

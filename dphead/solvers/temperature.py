@@ -153,7 +153,7 @@ def temperature(
 def accuracies(n_classes: int, kappas: np.ndarray) -> np.ndarray:
     """Return the accuracy of the model of `temperature` for each κ.
 
-    It is the probability that a normal with mean κ exceeds n_classes - 1 others.
+    It is the probability that N(κ, 1) exceeds n_classes - 1 standard normal numbers.
     """
     x = np.linspace(-6, 6, 241)
     weight = np.exp(-(x**2) / 2)

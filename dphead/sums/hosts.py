@@ -207,8 +207,9 @@ class Hosts:
 def all_or_none(hosts: Hosts | None) -> Iterator[None]:
     """Run a block on each process, and raise an error on all if one block fails.
 
-    Otherwise the others would wait for the process that failed, and their messages
-    would not match those of its next fit. The block must not exchange messages.
+    Otherwise the other processes would wait for the one that failed, and would take the
+    messages of its next fit for those of this fit. The block must not exchange
+    messages.
 
     Raises
     ------
@@ -236,9 +237,9 @@ def all_or_none(hosts: Hosts | None) -> Iterator[None]:
 
 
 def bounds(n_rows: int, processes: int) -> list[int]:
-    """Return the bounds of all parts.
+    """Return the bounds of the processes' parts of the rows.
 
-    Part i holds the slots bounds[i] to bounds[i + 1] - 1. Each slot is in one part.
+    Process i holds the slots bounds[i] to bounds[i + 1] - 1.
     """
     # Python's integers: n_rows times processes cannot overflow
     return [i * n_rows // processes for i in range(processes + 1)]
@@ -324,7 +325,7 @@ class SumOfParts:
 
 
 def follow(tasks: Sequence[SumTask], summer: Any, hosts: Hosts) -> Iterator[Released]:
-    """Take part in the releases of one request by process 0, and yield their values.
+    """Take part in process 0's releases of one request, and yield the released values.
 
     Parameters
     ----------

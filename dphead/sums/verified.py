@@ -59,7 +59,7 @@ class VerifiedSum:
         self._norm: tuple[RowTransform, Any, float] | None = None
 
     def check(self, statistics: Iterable[Statistic], n_features: int) -> None:
-        """Compare these statistics' sums of hostile rows with the reference.
+        """Compare sums of hostile rows (`known_answers`) with the reference.
 
         Call it before the charge. Each pair of a statistic and a width is tested once.
 
@@ -165,7 +165,7 @@ def known_answers(
         if isinstance(statistic, Gradient) and statistic.takes_sets:
             sets = _hostile_sets(rng, k, statistic.n_classes)
             blocks.append(replace(blocks[0], y=sets))
-        # a centre of about unit norm, as the mean of unit rows can have
+        # a center of about unit norm, as the mean of unit rows can have
         center = rng.normal(size=n_features) / np.sqrt(n_features)
         # channel moments do not support an appended constant
         append = 0.0 if isinstance(statistic, ChannelMoment) else 0.3

@@ -79,7 +79,7 @@ def stated_in(run: Path) -> About | None:
 
 
 def _expected(name: str, report: dict[str, Any], run: Path) -> bytes | None:
-    """Return the expected text of a file, or None if this report cannot have it."""
+    """Return the expected bytes of a file, or None if the report is not valid."""
     try:
         return rendered(name, report, stated_in(run)).encode()
     except ValueError:

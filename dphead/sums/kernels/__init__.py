@@ -108,7 +108,7 @@ library = next(libraries(), None)
 
 
 def stale() -> bool:
-    """Return whether libraries were built, but from other C sources or not loadable."""
+    """Return whether the plain library exists, but `_load` refuses it."""
     return (sources.FOLDER / "plain.abi3.so").exists() and _load("plain") is None
 
 
