@@ -158,8 +158,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> FinishedRun:
     """
     path = Path(path)
     folder = path if path.is_dir() else None
-    if folder:
-        refuse_unfinished(folder)
+    refuse_unfinished(folder or path.parent)
     file = path / "report.json" if folder else path
     with explain_damage("a run", file):
         return _read(folder, file, ledger)

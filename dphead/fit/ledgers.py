@@ -479,40 +479,41 @@ def check_alone(
     for other in other_ledgers(dataset_id, own):
         if other.fits is None:  # also one that another home has moved
             _check_server(other.path, team_url(), notes_path(other.dataset_id))
-        merged = other.shares and (
+        if other.budget is not None:
+            limit = f"epsilon={as_declared(other.budget['epsilon'])}"
+            todo = "Drop --ledger, or pass the ledger with the budget."
+            if other.overlap is not None:
+                todo += " Or extract the same images with --dataset-id."
+            elif is_on_server(own) and not is_on_server(other.path):
+                todo = "Type `dphead ledger move` with the path of the ledger."
+            raise LedgerError(
+                f"These images have the budget {limit} in {other}, not in the ledger "
+                f"{own}. Nothing was charged. {_remedy(other) or todo}"
+            )
+        if budget is not None and other.fits != 0:
+            todo = "Use a ledger without a budget, and add up the fits."
+            raise LedgerError(
+                f"a budget must count every fit on the same images, got {other} in "
+                f"addition to {own}. Nothing was charged or set. "
+                f"{_remedy(other) or todo}"
+            )
+    _check_seen(own)
+
+
+def _remedy(other: Elsewhere) -> str | None:
+    """Return what makes a ledger count that is missing, or is to be merged."""
+    if other.fits is None:
+        return (
+            "Mount its volume or restore it from a backup, and pass it as the ledger "
+            "if it has a budget. If it was moved here, or never held a fit, remove its "
+            f"line from {notes_path(other.dataset_id)}."
+        )
+    if other.shares:
+        return (
             "Repeat the command `dphead ledger people` of each features file: it "
             "merges all ledgers, or names the ledger that they were merged into."
         )
-        if other.budget is not None:
-            limit = f"epsilon={as_declared(other.budget['epsilon'])}"
-            to_move = is_on_server(own) and not is_on_server(other.path)
-            todo = merged or (
-                "Type `dphead ledger move` with the path of the ledger."
-                if to_move and other.overlap is None
-                else "Drop --ledger, or pass the ledger with the budget. For another "
-                "data set with the same images, extract with --dataset-id."
-            )
-            if other.fits is None and not merged:
-                todo = (
-                    "Mount its volume or restore it from a backup, then pass it as the "
-                    "ledger. If it was moved here, or never held a fit, remove its "
-                    f"line from {notes_path(other.dataset_id)}."
-                )
-            raise LedgerError(
-                f"These images have the budget {limit} in {other}, not in the ledger "
-                f"{own}. Nothing was charged. {todo}"
-            )
-        if budget is not None and other.fits != 0:
-            todo = merged or (
-                "Use a ledger without a budget, and add up the fits. If a missing "
-                "ledger was moved here, or never held a fit, remove its line from "
-                f"{notes_path(other.dataset_id)}."
-            )
-            raise LedgerError(
-                f"a budget must count every fit on the same images, got {other} in "
-                f"addition to {own}. Nothing was charged or set. {todo}"
-            )
-    _check_seen(own)
+    return None
 
 
 def _check_seen(place: str | Path) -> None:

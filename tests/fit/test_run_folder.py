@@ -304,6 +304,8 @@ def test_a_run_with_private_files_is_neither_checked_nor_used(
     used = (command, run, *more.get(command, []))
     said = refusal(*used)
     assert "ended before it removed its private files" in said
+    if command in ("check", "report"):  # they take the report too
+        assert said == refusal(command, run / "report.json")
     assert "Repeat the command that started the run" in said
     assert "holds a finished run" in refusal(*fitting)
     assert dphead(*used).code == (command == "check")  # features of unknown origin
