@@ -27,7 +27,7 @@ from dphead.finetune.images import load_images
 from dphead.solvers.base import ProblemInfo
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = {  # in the folder of images; the second is torchvision's or the owner's name
+FOLDERS = {  # names of data sets' folders: ours, then torchvision's or the publisher's
     "mnist": ("mnist", "MNIST/raw"),
     "fashion-mnist": ("fashion_mnist", "FashionMNIST/raw"),
     "cifar10": ("cifar10", "cifar-10-batches-bin"),
@@ -172,7 +172,7 @@ def files(dataset: str, features: str, folder: Path | None = None) -> list[Path]
 
 
 def extract(source: Path, path: Path, options: str, n_classes: int = 10) -> None:
-    """Run `dphead extract` in a process of its own, which shows its progress.
+    """Run `dphead extract` in a new process, which shows its progress.
 
     Raises RuntimeError if it fails, and removes a file that is not complete.
     """

@@ -161,7 +161,7 @@ def hours(claim: Claim) -> str:
 def commands(claim: Claim) -> list[list[str]]:
     """Return the commands that measure a claim, each as its arguments.
 
-    IMAGES, WEIGHTS, FEATURES.h5 and RUN stand for the user's files.
+    IMAGES, WEIGHTS, FEATURES.h5 and RUN are placeholders for the user's files.
     """
     from benchmarks import training
 
@@ -360,8 +360,8 @@ def _scatternet(claim: Claim) -> Iterator[Job]:
 def sweep(dataset: str) -> list[Job]:
     """Return 36 of the 360 configurations of TB21's search at epsilon 3.
 
-    Which ones is fixed by a seed, whatever the results are. The accounting is the
-    paper's, with one noise draw each.
+    A seed selects them, independently of the results. The accounting is the paper's,
+    with one noise draw each.
     """
     grid = presets.load("tb21")["search"][dataset]
     clips = (

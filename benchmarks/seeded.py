@@ -92,7 +92,7 @@ def fitted(folder: Path, features: Path, options: str) -> str:
     from dphead.cli import cli
 
     run = Path(tempfile.mkdtemp(dir=folder)) / "run"
-    # a home of its own: a report names the ledgers of other fits that its home knows
+    # a new home, because a report names ledgers of other fits in its home
     os.environ["DPHEAD_HOME"] = str(run.parent / "home")
     extra = "--nominal-n 700" if "add_remove" in options else ""
     extra += "" if "--group-cap" in options else " --protect image"

@@ -58,7 +58,7 @@ COMMANDS = {
     "tan-show": "dphead tan show --n-rows 50000 --batch-size 4096 --steps 2500 "
     "--noise-multiplier 3 --delta 1e-5",
 }
-# its card shows an accuracy; in a home of its own, so that it is the first fit
+# a card with an accuracy; in a separate home, so that it is the first fit
 CARD_COMMANDS = (
     COMMANDS["budget"],
     FIT.replace("-o run", "-o public --test-is public"),

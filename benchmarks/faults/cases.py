@@ -131,7 +131,7 @@ def problems_of_run(folder: Path, run: Path) -> list[str]:
         copy = json.loads((run / "ledger.json").read_text())
         read_sealed(run, "model" if (run / "model.json").exists() else "head")
         if [f["fit_id"] for f in copy["fits"]] != [f["fit_id"] for f in fits]:
-            problems.append("the ledger's copy is another")
+            problems.append("the ledger's copy differs")
         if report["ledger"]["fit_id"] not in {f["fit_id"] for f in fits}:
             problems.append("the report's fit was not charged")
     except (OSError, ValueError, KeyError) as error:

@@ -68,7 +68,7 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
 def _toml(value: Any, number: bool) -> str:
     """Return a value as TOML: true or false, a list, a string, or a number as typed.
 
-    `number` tells whether the option takes a number. A text such as 2026.10 is a
+    `number` is True if the option takes a number. A text such as 2026.10 is a
     string.
     """
     if isinstance(value, bool):

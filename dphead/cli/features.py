@@ -177,8 +177,8 @@ def declared(system: str | None, new: bool) -> Any:
 def print_people(people: dict[str, Any] | None, path: Path | None = None) -> None:
     """Print in which data sets people are recognized.
 
-    `people` is `People.record` of a file, or None. Then print the declaration of the
-    data set of `path`, a features file: it can be newer than the file.
+    `people` is `People.record` of a file. If it is None, print the declaration of the
+    data set of `path`, a features file, because it can be newer than the file.
     """
     if people is None and path is not None:
         from dphead_extract.features.format import open_features

@@ -489,7 +489,7 @@ def check_classified(scores: np.ndarray) -> None:
 
 
 def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -> float:
-    """Return the weighted accuracy, where rows not `known` (n,) count as wrong."""
+    """Return the weighted accuracy. Rows that are not `known` (n,) count as wrong."""
     check_consistent_length(y, predicted, weight)
     weights = np.ones(len(known)) if weight is None else np.asarray(weight)
     if not known.any():  # scikit-learn raises if all weights are zero

@@ -432,7 +432,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     Parameters
     ----------
     classes : sequence of shape (n_classes,), default=None
-        Public classes, required for a guarantee. Rows with another label add zero to
+        Public classes, required for a guarantee. Rows with any other label add zero to
         every sum. A features file has its own classes.
     protect : "image" or None, default=None
         "image" protects single rows even if a features file has groups. None refuses
@@ -551,7 +551,7 @@ def _on_processes(
 def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:
     """Return the given ledger, or the data set's own.
 
-    Raises LedgerError if the ledger belongs to another data set.
+    Raises LedgerError if the ledger belongs to a different data set.
     """
     if not isinstance(given, Ledger):
         return open_ledger(given, dataset_id)

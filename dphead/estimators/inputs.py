@@ -308,7 +308,7 @@ def checked_rows(
 
     Without privacy, scikit-learn also checks the values, with the options `checks`.
     """
-    # a loop of the user's own avoids this import, which takes a second
+    # imported here: `PrivateTraining` does not need it, and it takes a second
     from sklearn.utils.validation import check_consistent_length, validate_data
 
     if not np.isfinite(estimator.epsilon):

@@ -39,7 +39,7 @@ def label_column(y: Any) -> np.ndarray:
     """
     held = read_column(y)
     if held.ndim != 1 or held.dtype.kind not in "biufUSO":
-        # a loop of the user's own avoids this import, which takes a second
+        # imported here: `PrivateTraining` does not need it, and it takes a second
         from sklearn.utils.validation import column_or_1d
 
         held = column_or_1d(held, warn=True)

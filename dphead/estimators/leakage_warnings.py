@@ -64,7 +64,7 @@ def around(estimator: Any, total: float | None) -> dict[str, str]:
     if family is not None:
         _fits[family] += 1
     changed = vars(estimator).get("_is_candidate", False)
-    # another process knows only its own fits
+    # a process counts only its own fits
     apart = vars(estimator).get("_is_clone") and current_process().name != _MAIN
     if changed or apart or _fits[family] > 1:
         count = _UNCOUNTED

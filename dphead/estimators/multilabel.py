@@ -194,7 +194,7 @@ class DPMultiLabelClassifier(DPHeadClassifier):
 
 
 def _of_sigmoids(solver: Solver) -> Solver:
-    """Return `Auto` with the sigmoid loss, or another solver unchanged."""
+    """Return `Auto` with the sigmoid loss, and other solvers unchanged."""
     if not isinstance(solver, Auto):
         return solver
     return replace(solver, descent=replace(solver.descent, loss="sigmoid"))

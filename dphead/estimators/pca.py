@@ -1,4 +1,4 @@
-"""Define the principal components of rows, with differential privacy."""
+"""Define the scikit-learn estimator of private principal components."""
 
 from dataclasses import dataclass
 from typing import Any, Self

@@ -1,4 +1,4 @@
-"""Define the ridge regression of a bounded target, with differential privacy.
+"""Define the scikit-learn estimator of private ridge regression.
 
 Rows are converted one number at a time. No value of a row affects anything before the
 charge.

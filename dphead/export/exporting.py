@@ -83,7 +83,7 @@ def export(
     weights : str or Path, optional
         Local weights file of the backbone, for timm and onnx. Default: timm's weights.
     model : str or nn.Module, optional
-        A network of the user's own, as in `load_network`.
+        The user's own network, as in `load_network`.
 
     Returns
     -------

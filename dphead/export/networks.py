@@ -239,7 +239,7 @@ def write_graph(
 
     The graph's metadata has the guarantee and the classes.
     """
-    import onnx  # noqa: F401  # missing: `cli.missing` says what to install
+    import onnx  # noqa: F401  # if missing, `cli.missing` names the package to install
     import onnxruntime  # noqa: F401
     import onnxscript  # noqa: F401
 

@@ -33,7 +33,7 @@ class Head(nn.Linear):
     feature_clip to this norm.
 
     `link` gives probabilities: "softmax" of the scores, or each class's "sigmoid"
-    divided by their sum. Raises ValueError for another link.
+    divided by their sum. Raises ValueError for an unknown link.
     """
 
     axes: Tensor | None

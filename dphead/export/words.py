@@ -140,7 +140,7 @@ def example(trained: Trained, to: str, takes: str, folder: str) -> str:
 
 
 def _own_code(trained: Trained) -> tuple[str, str]:
-    """Return code that makes a module of the user's own, and its argument.
+    """Return code that builds the user's own module, and the argument that passes it.
 
     Both are "" for other networks and for heads.
     """

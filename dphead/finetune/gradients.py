@@ -201,8 +201,8 @@ def squared_norms(parts: list[Part]) -> Tensor:
 def _added(vectors: Iterable[Tensor]) -> Tensor:
     """Return the sum (k,) of vectors (k,), added one after another.
 
-    The vectors are not stacked and summed by torch. For 17 or more rows, torch's order
-    of addition depends on the row.
+    They are not stacked and summed by torch, because torch's order of addition depends
+    on the row if there are 17 or more rows.
     """
     return reduce(torch.add, vectors)
 

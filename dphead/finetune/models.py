@@ -110,7 +110,7 @@ def build_network(
 
 
 def _copied(module: nn.Module) -> nn.Module:
-    """Return a copy of the user's module that shares no part with it.
+    """Return a copy of the user's module that shares no layer or tensor with it.
 
     Otherwise a hook or a buffer of the user's module could see the rows of the copy.
     """
@@ -464,9 +464,9 @@ def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
 def load_public_weights(model: nn.Module, path: str) -> None:
     """Load public weights from a safetensors file or a state dict.
 
-    If the last linear layer is missing or has another shape in the file, it keeps its
-    initial weights. Raises ValueError if the file is unreadable, or another parameter
-    is missing or has another shape.
+    If the last linear layer is missing or has a different shape in the file, it keeps
+    its initial weights. Raises ValueError if the file is unreadable, or any other
+    parameter is missing or has a different shape.
     """
     state = read_state(Path(path))
     own = model.state_dict()

@@ -232,7 +232,7 @@ class Network:
     start : ndarray of shape (size,), float64
         The model's initial weights, flat.
     called : set of nn.Module
-        The model's layers, and other modules that a loss of the user's calls.
+        The model's layers, and other modules that the user's loss calls.
 
     Raises
     ------

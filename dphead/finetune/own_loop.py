@@ -128,7 +128,7 @@ class PrivateTraining:
         Features (n, ...), and labels (n,). uint8 features are divided by 255.
         dphead copies both to memory.
     classes : sequence
-        The public classes. Rows with another label add zero.
+        The public classes. Rows with any other label add zero.
     sampling_prob : float
         Probability that a row is in the batch of a step.
     steps : int

@@ -22,7 +22,7 @@ class ImageRows:
     Parameters
     ----------
     images : ndarray of shape (n, channels, h, w), uint8
-        The images. Rows of floats may have another shape.
+        The images. Rows of floats may have any shape (n, ...).
     labels : ndarray of shape (n,), int
         Their labels.
     groups : ndarray of shape (n,), int, optional

@@ -105,7 +105,7 @@ def _seconds(release: PlannedRelease, facts: ProblemInfo) -> float:
     statistic, width = release.statistic, facts.n_features + 1
     entries = float(np.prod(statistic.shape(width)))
     rows = facts.n_rows * release.sampling_prob / release.epoch_steps
-    # as in `sums.passes`: each thread adds to a copy of the sum of its own
+    # as in `sums.passes`: each thread adds to its own copy of the sum
     threads = min(cores(), max(1, int(MAX_SUM_COPY_BYTES // (8 * entries))))
     rate = _rate(statistic)
     row_rate = _NUMPY_ROW_ENTRIES if kernels.library is None else _ROW_ENTRIES

@@ -433,7 +433,7 @@ def _drawn(look_alike: LookAlike, question: Question, seed: int) -> _Draw:
 
 
 def _measured(plan: FitPlan, draw: _Draw, verified: VerifiedSum) -> float:
-    """Return the held-out accuracy of a head that stands in for the private head.
+    """Return the held-out accuracy of a head on public rows, with a private fit's plan.
 
     `plan` is the plan of the private fit.
     """

@@ -190,7 +190,7 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
         not the ledger of the id system. Of a row's values, only the group can cause
         this error, which is for the data holder only.
     ExtractError
-        If people who were declared new are in a data set with another ledger.
+        If people who were declared new are in a data set with a different ledger.
     """
     counted = counted_in(rows.dataset_id)
     declared = rows.people or _declared_in(counted)
@@ -327,7 +327,7 @@ def data_set_of(ledger: str | Path | None) -> str | None:
 
 
 def people_index(url: str | None = None, *, declares: bool = False) -> ImageIndex:
-    """Return the private index of people, of a team or else of this home.
+    """Return the private index of people: the team's, or else this home's.
 
     `url` is the URL of the team's server (default: DPHEAD_LEDGER). Raises FormatError
     if the id systems of this home are in a different index. With `declares`, raises
@@ -343,7 +343,7 @@ def people_index(url: str | None = None, *, declares: bool = False) -> ImageInde
 
 
 def image_index() -> ImageIndex:
-    """Return the private index of known images, of the team or else of this home."""
+    """Return the private index of known images: the team's, or else this home's."""
     if (url := team_url()) is None:
         return _OwnImages(home_folder("images"))
     if not has_home():

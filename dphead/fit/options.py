@@ -155,7 +155,7 @@ class Place:
     def parse(cls, text: str) -> Self:
         """Return the place of a text such as "0/4@host0:8476,60" or "auto".
 
-        Raises ValueError for another text.
+        Raises ValueError if the text is invalid.
         """
         found = re.fullmatch(r"(auto|(\d+)/(\d+)@(\S+:\d+))(?:,(\d+))?", text)
         index, count = (int(found[i] or 0) for i in (2, 3)) if found else (0, -1)

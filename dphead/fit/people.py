@@ -74,7 +74,7 @@ def declare_people(
     Raises
     ------
     ExtractError
-        If a person is in a data set with another ledger.
+        If a person is in a data set with a different ledger.
     LedgerError
         If two ledgers cannot be merged, if a ledger is missing, or if the total would
         become infinite without a confirmation.
@@ -89,7 +89,7 @@ def declare_people(
     merging = counts != dataset_id
     # hold the lock to the end, so that a second command finds this one's result
     with people.held(), ExitStack() as opened:
-        # check all first: a refusal after a merge would leave its budget broken
+        # check everything before the merge, which cannot be undone
         _check_people(named, counts, people)
         book = open_ledger(None, counts)
         with holding(book):
@@ -271,7 +271,7 @@ def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
 def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
     """Open every known ledger of a data set. Create its own ledger if it is missing.
 
-    A closed ledger without fits still tells which ledger counts the data set.
+    A closed ledger without fits still names the ledger that counts the data set.
     """
     own = str(ledger_name(None, dataset_id))
     places = [*dict.fromkeys((own, *known_ledgers(dataset_id)))]

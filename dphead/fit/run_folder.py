@@ -335,7 +335,7 @@ def charge(fit: Fit[Any], options: RunOptions) -> Charge:
 
 
 def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> None:
-    """Raise ValueError with the option's name if a resume has another value."""
+    """Raise ValueError with the option's name if a resume has a different value."""
     for name, value in before.items():
         if asked.get(name) != value:
             if name == "rows":

@@ -60,7 +60,7 @@ class TeamImages(ImageIndex):
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
         """Add images to an entry, here and in the home's index.
 
-        Without the note, a home that knows the images would charge them to a file. Data
+        Without the note, a home with the images in its index would charge a file. Data
         sets of the home that share notably many images with this one get these images
         too, and a mark. Then the server has the overlap, for charges of other members.
         """
@@ -210,7 +210,7 @@ class TeamPeople(TeamImages):
         return home._key()
 
     def _check_entry(self, home: ImageIndex) -> None:
-        """Raise FormatError if an entry of an earlier version has another key."""
+        """Raise FormatError if an entry of an earlier version has a different key."""
         for name in self._names()[:1]:
             for data in self._kept(name):
                 try:

@@ -42,7 +42,7 @@ def fit(
         device, or sharded by rows over several devices and processes. Rows are rounded
         to float32.
     labels : array of shape (n_rows,)
-        Class indices of all rows, on each process. A row with another label adds zero
+        Class indices of all rows, on each process. A row with any other label adds zero
         to every sum.
     n_classes : int
         Public number of classes.

@@ -1,4 +1,4 @@
 """Turn images into frozen features: the PyTorch side.
 
-The package may import neither dphead nor jax. No row or path may change another row.
+The package may import neither dphead nor jax. No row or path may affect another row.
 """

@@ -74,7 +74,7 @@ class Setting:
     shared: bool = True
 
     def default_from(self, source: str) -> "Setting":
-        """Return the same setting with another source of its default."""
+        """Return the same setting with a different source of its default."""
         return replace(self, source=source)
 
 
@@ -100,7 +100,7 @@ class Option(Setting):
     kept : bool, default True
         False for an option that run.toml leaves out.
     resumed : bool, default False
-        Whether a run that resumes another must repeat the value.
+        Whether a resumed run must repeat the value.
     """
 
     section: str = ""

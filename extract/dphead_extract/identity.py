@@ -110,8 +110,8 @@ def _of_shard(
 ) -> str | None:
     """Return the data set of all shards, recognized by the images of one shard.
 
-    `begun` is the id that another shard has taken, with its images in the index.
-    Each shard is checked, because any of them may have the images of another data set.
+    `begun` is the id that another shard was given, with its images in the index. Each
+    shard is checked, because each may have images of a different data set.
     Raises ExtractError as `recognized` does.
     """
     found = _overlaps(index, source, n_rows, seen)

@@ -339,7 +339,7 @@ def to_uint8(values: np.ndarray, declared: PixelRange | None = None) -> np.ndarr
     Booleans are black and white, and floating-point numbers go from 0 to 1 unless an
     intensity is declared.
 
-    Raises UnreadableImage for another dtype, or values outside the range.
+    Raises UnreadableImage for an unsupported dtype, or values outside the range.
     """
     kind, bits = values.dtype.kind, 8 * values.dtype.itemsize
     if values.dtype == np.uint8:

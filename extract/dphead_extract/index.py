@@ -39,7 +39,7 @@ _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 _SAME, _NOTABLE = 1 / 2, 1 / 20
 
 
-# errors of a home that is read-only, or another user's
+# errors of a home that is read-only or belongs to another user
 FOREIGN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -232,7 +232,7 @@ class ImageIndex:
         return int.from_bytes(self.keyed(text, 8), "little")
 
     def _keep_marks(self, dataset_id: str, marks: list[int]) -> None:
-        """Add marks to those of a data set, durably. The caller holds the lock."""
+        """Add marks to a data set's entry, durably. The caller holds the lock."""
         name, found = dataset_id + _MARKS, np.array(marks, np.uint64)
         known = self._stored(name)
         if not np.isin(found, known).all():
@@ -560,7 +560,7 @@ def recognized(overlaps: list[Overlap], begun: str | None = None) -> str | None:
 def _make_private(folder: Path) -> None:
     """Make the folder of the index, which only its owner can read.
 
-    Raises NotWritable if the folder is read-only or another user's. Images that were
+    Raises NotWritable if the folder is read-only or of another user. Images that were
     seen before would otherwise count as new, with a new ledger.
     """
     try:

@@ -91,7 +91,7 @@ def declared_dtype(values: Any) -> np.dtype:
 
 
 def _dtype_of_arrow(kind: Any) -> np.dtype:
-    """Return the dtype of a pyarrow type, or object for another value."""
+    """Return the dtype of a pyarrow type, or object for any other value."""
     pa = sys.modules.get("pyarrow")
     if pa is None or not isinstance(kind, pa.DataType):
         return np.dtype(object)
@@ -163,7 +163,7 @@ def _items(held: Any) -> np.ndarray:
         return np.fromiter((named[code] for code in held.codes), object, len(held))
     if not hasattr(held, "__array__"):
         return np.fromiter(held, object, len(held))
-    # pandas may store pyarrow's texts in a column of its own
+    # pandas may wrap pyarrow's texts in its own column type
     held = held.__arrow_array__() if hasattr(held, "__arrow_array__") else held
     if hasattr(held, "to_pylist"):
         chunks = held.chunks if hasattr(held, "chunks") else [held]

@@ -164,7 +164,7 @@ class People:
         groups: np.ndarray | None,
         joining: Collection[str] = (),
     ) -> None:
-        """Refuse people who are in a data set with another ledger. Nothing is written.
+        """Refuse people who are in a data set with a different ledger. Write nothing.
 
         Parameters
         ----------
@@ -179,8 +179,8 @@ class People:
         Raises
         ------
         ExtractError
-            If people are in a data set with another ledger, or the declaration does not
-            fit the data set. The message has numbers of people: it is private.
+            If people are in a data set with a different ledger, or the declaration does
+            not fit the data set. The message has numbers of people: it is private.
         """
         if self.index is None:
             return
@@ -203,7 +203,7 @@ class People:
         system = self._mark("system", self.system)
         if len(entry) and system not in entry:
             raise ExtractError(
-                f"Data set {dataset_id} belongs to another id system than "
+                f"Data set {dataset_id} belongs to an id system other than "
                 f"{self.system!r}. Type the name of that system."
             )
         if dataset_id is not None and dataset_id not in joining:
@@ -272,7 +272,7 @@ class People:
         )
 
     def check_ledger(self, dataset_id: str) -> None:
-        """Raise ExtractError if the data set has another ledger than declared."""
+        """Raise ExtractError if the data set's ledger differs from the declaration."""
         shares = self._ledger_of(dataset_id) == self._system_id()
         if self.new and shares:
             raise ExtractError(

@@ -32,7 +32,7 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return a printable text with escapes for line feeds and tabs too.
 
-    A name with a line feed could otherwise add a line of its own to a table.
+    Otherwise a name with a line feed could add a false line to a table.
     """
     return re.sub("[\\t\\n]", _escaped, printable(text))
 

@@ -51,7 +51,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Return the shard of a text "I/K", or raise ExtractError for another text."""
+        """Read a text "I/K". Raises ExtractError if it is invalid."""
         match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
         if match is None:
             raise ExtractError(
@@ -127,7 +127,7 @@ def shared_identifiers(
     Raises
     ------
     ExtractError
-        If the file belongs to other images, or to another dataset_id.
+        If the file belongs to different images, or to a different dataset_id.
     """
     check_dataset_id(dataset_id)
     path = shards_path(output)

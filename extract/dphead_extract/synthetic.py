@@ -1,4 +1,4 @@
-"""Draw synthetic images, which stand in for private images and spend no budget.
+"""Draw synthetic images, which replace private images and spend no budget.
 
 Natural images have a power spectrum near 1/frequency² and correlated colors (Field
 1987; Burton, Moorhead 1987). Random images of this kind give the mean and the spread of

@@ -97,7 +97,7 @@ def _joined(
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    """Return rows divided by their norms, float32. No row depends on another one."""
+    """Return rows divided by their norms, float32. No row affects another row."""
     exact = rows.astype(np.float64)
     norms = np.sqrt(np.square(exact).sum(axis=1, keepdims=True))
     return np.divide(exact, norms, out=exact, where=norms > 0).astype(np.float32)

@@ -33,7 +33,7 @@ _UNLABELED = "-1"  # many data sets mark a row without a class by this label
 _MOST_CLASSES = 2**20  # largest `--classes N`; a choice, not measured
 # zeros inside a number, as in 1.05, are not leading zeros
 _LEADING_ZEROS = re.compile(r"(?<![0-9.])0+(?=[0-9])")
-# the splits of a source if its layout or header says that it has splits
+# the splits of a source with splits in its layout or header
 _SPLIT_NAMES = ("train", "validation", "test", "none")
 
 
@@ -230,7 +230,7 @@ def _split_codes(
 
     The index depends only on the row's own value: a string, or 0, 1 and 2 for train,
     test and validation, or -1 for none. The last name means a row without a split.
-    Raises ExtractError for another value, and for booleans: True could mean training or
+    Raises ExtractError for other values, and for booleans: True could mean training or
     test rows.
     """
     without = len(names) - 1

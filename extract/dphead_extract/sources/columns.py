@@ -54,7 +54,7 @@ class Columns:
     def parse(cls, texts: Sequence[str]) -> Self:
         """Read ROLE=NAME,... texts. A name without a role is one more feature.
 
-        Raises ExtractError for another text.
+        Raises ExtractError if a text is invalid.
         """
         found: dict[str, Any] = {"features": ()}
         wrong = False
@@ -100,10 +100,12 @@ class Columns:
         return found
 
     def of_features(self, names: Sequence[str], path: Path) -> list[str]:
-        """Return the columns of features as they are named, then in the file's order.
+        """Return the columns of features, in the order of the names or patterns.
+
+        Columns that match one pattern are in the file's order.
 
         Raises ExtractError if no feature is named and a column is likely not a feature:
-        a label, group or split of another name, or the index of a data frame.
+        a label, group or split under a different name, or the index of a data frame.
         """
         roles = self.roles(names, path).values()
         rest = [name for name in names if name not in roles]

@@ -44,7 +44,7 @@ class Holdout:
     def parse(cls, text: str) -> Holdout:
         """Read a text such as "0.2" or "0.2:groups".
 
-        Raises ExtractError for another text.
+        Raises ExtractError if the text is invalid.
         """
         number, _, by = text.partition(":")
         try:

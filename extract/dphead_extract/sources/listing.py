@@ -93,7 +93,7 @@ class Layout:
     def doubts(self, names: list[str], labeled: bool) -> list[str]:
         """Return private warnings about folders without a split or below the layout.
 
-        Folders below the layout may hold copies, or stand for people, which matters
+        Folders below the layout may hold copies, or be one per person, which matters
         for labeled images.
         """
         splits = Counter(self._said(name).get("split", "") for name in names)

@@ -85,7 +85,7 @@ class Schema:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """Read a schema from a TOML file. Raises ExtractError for another file."""
+        """Read a schema from a TOML file. Raises ExtractError if it cannot be read."""
         try:
             return cls.of(tomllib.loads(read_text(Path(path))).items())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

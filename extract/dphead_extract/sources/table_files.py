@@ -159,7 +159,7 @@ class TableFile:
     def broken(self, line: int | None) -> ExtractError:
         """Return the error for a line of a CSV, counted from 1 without empty lines.
 
-        None stands for a line of more than MAX_LINE_BYTES.
+        None means a line of more than MAX_LINE_BYTES.
         """
         if line is None:
             return ExtractError(
@@ -411,7 +411,7 @@ def floats(
     -------
     (k, width) or (k, 1) float64
         The features. An entry is NaN if it is missing or no number, and so are all
-        entries of a list of another length.
+        entries of a list with a different length.
 
     Raises
     ------

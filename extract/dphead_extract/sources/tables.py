@@ -154,7 +154,8 @@ def open_embeddings(
     Raises
     ------
     ExtractError
-        If the file is missing, damaged, of another kind, or without the named columns.
+        If the file is missing, damaged or not of a known kind, or lacks the named
+        columns.
     """
     of_arrays = _holds_arrays(path)
     if not of_arrays and not path.is_file():
