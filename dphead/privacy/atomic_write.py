@@ -230,9 +230,9 @@ def make_folder(folder: Path) -> None:
 
 
 def dangling_link(path: Path) -> Path | None:
-    """Return the link in a path that leads to nothing, or None.
+    """Return a link in a path whose target does not exist, or None without one.
 
-    The volume to which it leads may be away.
+    The target may be on a volume that is not mounted.
     """
     links = filter(os.path.islink, (path, *path.parents))
     return next((one for one in links if not os.path.exists(one)), None)

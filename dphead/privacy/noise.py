@@ -26,9 +26,9 @@ def refuse_compilation() -> None:
     compiler = sys.modules.get("torch._C._dynamo.eval_frame")
     if compiler is not None and compiler.get_eval_frame_callback() is not None:
         raise RuntimeError(
-            "A function that torch compiles called dphead, which would change the "
-            "noise. No row was read. Call dphead outside of torch.compile, and compile "
-            "the optimizer's step alone."
+            "A function that torch compiles called dphead. Compilation would change "
+            "the noise. No row was read. Call dphead outside of torch.compile, and "
+            "compile the optimizer's step alone."
         )
 
 

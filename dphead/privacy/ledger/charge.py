@@ -170,8 +170,8 @@ class Charge(Generic[_Book]):
 
     @cached_property
     def _specs(self) -> list[str]:
-        """Return the texts of the reserved specs. No row of a ledger ever changes."""
-        # Read once: a fit of many steps asks for its plan at every release.
+        """Return the reserved specs as texts. They never change, so read them once."""
+        # a fit of many steps asks for its plan at every release
         spec = select(RELEASES.c.spec).where(RELEASES.c.fit_id == self.fit_id)
         rows = self.ledger.query(spec.order_by(RELEASES.c.sequence))
         return [text for (text,) in rows]

@@ -90,7 +90,7 @@ def _charges(file: LedgerFile, first: int) -> tuple[list[_Fit], bool]:
 
 
 def check_undamaged(file: LedgerFile) -> Record:
-    """Return fixed values and charges. Raises LedgerError for damage (`damage_of`)."""
+    """Return fixed values and plans, or raise LedgerError for damage (`damage_of`)."""
     try:
         return _read(file)
     except _DamagedError as problem:

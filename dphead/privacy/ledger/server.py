@@ -219,7 +219,7 @@ def data_sets(url: str) -> list[str]:
 
 
 def beginning(kind: str, dataset_id: str) -> list[Any]:
-    """Return the statements that begin a transaction: "write", "read" or "single".
+    """Return the statements that begin a "write", "read" or "single" transaction.
 
     A write waits for other writes to this data set's ledger to end. It reads committed
     rows, because a snapshot could be older than the lock.

@@ -162,7 +162,7 @@ class LedgerFile:
     def _check_named(place: str, named: str, dataset_id: str | None) -> None:
         """Refuse the name of a server's ledger if it is not the data set's id.
 
-        Other members look for a data set's ledger under its id alone.
+        Other members of the team look for a ledger under the data set's id alone.
         """
         if dataset_id not in (None, named):
             raise LedgerError(
@@ -468,7 +468,7 @@ class LedgerFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Read one state of the ledger in a block, even while others charge."""
+        """Read one state of the ledger in a block, while other processes may charge."""
         begun = self._connection.in_transaction()
         with nullcontext() if begun else self._begun("read"):
             yield
