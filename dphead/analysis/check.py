@@ -389,7 +389,7 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
         yield Finding(
             "fit not in the ledger",
             lost[0],
-            "Its total omits a fit that was released",
+            "The ledger's total omits a fit that was released",
             f"Restore the ledger from a copy with {lost[1]}",
         )
     yield from uncounted(run)

@@ -404,8 +404,8 @@ def _ledger_fits(
     elif not Path(path).is_file():
         if given is not None:
             raise ValueError(
-                f"the ledger {path} does not exist. Pass its current path, or none to "
-                "use the path in the report."
+                f"the ledger {path} does not exist. Pass its current path, or omit it "
+                "to use the path in the report."
             )
         return None, None, None
     # do not show a server's URL: it belongs to all data sets of the server
@@ -428,7 +428,7 @@ def _ledger_fits(
     limit = _limit(book)
     book.close()
     if own is not None and theirs not in (None, own):
-        todo = "Pass the run's own ledger, or none to use the path in the report."
+        todo = "Pass the run's own ledger, or omit it to use the path in the report."
         if given is None:
             todo = "Restore the run's own ledger at this path."
         raise ValueError(

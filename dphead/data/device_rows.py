@@ -85,7 +85,8 @@ class DeviceRows:
         if self.is_shared:
             raise ValueError(
                 "Several processes share these rows. Only private fits of classifiers "
-                "and of DPPCA read them. Elsewhere, use an array of this process."
+                "and of DPPCA can use them. For anything else, pass an array of this "
+                "process."
             )
 
     def __len__(self) -> int:
@@ -190,7 +191,7 @@ def refuse_traced(x: Any = None) -> None:
     if traced:
         raise ValueError(
             "dphead reads arrays outside of jax's transformations, but this call or an "
-            "array is traced. Call it outside of jit, vmap and grad; "
+            "array is traced. Call dphead outside of jit, vmap and grad. The functions "
             "`dphead.jax.scores`, `probabilities` and `predict` can be traced."
         )
 

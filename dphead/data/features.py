@@ -300,9 +300,9 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
     counted = [str(position) for position in range(len(names))]
     if not file.class_names and names != counted and all(map(str.isdecimal, names)):
         raise FormatError(
-            f"{file.path} has no class names, so its labels are positions and do not "
-            f"match the classes {_listed(names)}. Extract again with `--classes`, or "
-            f"name the classes {_listed(counted)}."
+            f"{file.path} has no class names. Its labels are numbers from 0, which do "
+            f"not match the classes {_listed(names)}. Extract again with `--classes`, "
+            f"or name the classes {_listed(counted)}."
         )
     own = [name_of(name) or "" for name in file.class_names or []]
     if own and own != names:

@@ -229,8 +229,8 @@ def all_or_none(hosts: Hosts | None) -> Iterator[None]:
         if own is None and kinds.any():
             raised = LedgerError if kinds.max() == 2 else ValueError
             raise raised(
-                f"Process {kinds.argmax()} stopped this fit before it began, so all of "
-                "them stop. Read the error of that process."
+                f"Process {kinds.argmax()} stopped this fit before it began, so all "
+                "processes stop. Read the error of that process."
             )
     if own is not None:
         raise own

@@ -171,5 +171,5 @@ def test_labels_are_positions_of_the_files_own_classes_or_of_counted_ones(tmp_pa
         check_classes(file, [0, 1, 2])
         check_classes(file, ["cat", "dog", "eel"])
         for others in ([1, 2, 3], ["2", "1", "0"]):
-            with pytest.raises(FormatError, match="are positions"):
+            with pytest.raises(FormatError, match="are numbers from 0"):
                 check_classes(file, others)
