@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -40,6 +39,7 @@ _FIRST_STEP = 0.5  # first and largest step in the logarithm of the noise
 # on a coarser grid
 _TOLERANCE, _PLD_TOLERANCE, _COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
 _COARSER = 10  # width of the coarser grid's cells relative to the finer grid
+_BRENT_RELATIVE = 2.0**-50  # relative tolerance of the logarithm, as in `brentq`
 
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
 # accountants of Poisson batches
@@ -163,6 +163,7 @@ def smallest_scale(
     guess: float,
     tolerance: float,
     step: float = _FIRST_STEP,
+    roughly: Callable[[float], float] | None = None,
 ) -> float:
     """Return the smallest s with cost(s) <= target, to a relative tolerance.
 
@@ -180,22 +181,49 @@ def smallest_scale(
         Relative tolerance of s.
     step : float
         First step of the search around the guess, in log s.
+    roughly : callable, optional
+        Faster function with about the same costs. The search then needs `cost` at
+        three values of s, or some more if the signs of both differ.
 
     Raises
     ------
     ValueError
         If no s within exp(±200) reaches the target.
     """
-    from scipy.optimize import brentq  # imported here: full batches do not need it
+    cost = lru_cache(cost)  # the search computes some costs twice
+    faster = lru_cache(roughly) if roughly else cost
 
-    cost = lru_cache(cost)  # brentq evaluates both ends again
-
-    def excess(log_scale: float) -> float:
-        found = max(cost(math.exp(log_scale)), _LEAST_COST)
+    def excess(log_scale: float, of: Callable[[float], float] = cost) -> float:
+        found = max(of(math.exp(log_scale)), _LEAST_COST)
         return math.log(min(found, _MOST_COST) / target)
 
-    low = high = math.log(guess)
-    sign = 1 if excess(low) > 0 else -1
+    def rough(log_scale: float) -> float:
+        return excess(log_scale, faster)
+
+    low, high = _bracket(rough, math.log(guess), step, target)
+    if (excess(low) > 0) == (excess(high) > 0):
+        low, high = _bracket(excess, math.log(guess), step, target)
+    before, after = excess(low) - rough(low), excess(high) - rough(high)
+
+    def near(log_scale: float) -> float:
+        # the error of `rough` is nearly linear, so the root has the bits of `cost`'s
+        if log_scale in (low, high):
+            return excess(log_scale)
+        share = (log_scale - low) / (high - low)
+        return rough(log_scale) + before + share * (after - before)
+
+    margin = tolerance / 8
+    root = _root(near, low, high, margin) + margin
+    while cost(math.exp(root)) > target:
+        root += tolerance / 4
+    return math.exp(root)
+
+
+def _bracket(
+    excess: Callable[[float], float], start: float, step: float, target: float
+) -> tuple[float, float]:
+    """Return two logarithms of s between which the excess changes its sign."""
+    low, sign = start, 1 if excess(start) > 0 else -1
     while (excess(high := low + sign * step) > 0) == (sign > 0):
         low, step = high, min(4 * step, _FIRST_STEP)
         require(
@@ -205,12 +233,51 @@ def smallest_scale(
             target,
             "Change epsilon or delta.",
         )
-    margin = tolerance / 8
-    found: Any = brentq(excess, low, high, xtol=margin)
-    root = float(found) + margin
-    while cost(math.exp(root)) > target:
-        root += tolerance / 4
-    return math.exp(root)
+    return low, high
+
+
+def _root(
+    f: Callable[[float], float], low: float, high: float, tolerance: float
+) -> float:
+    """Return a root of f between low and high, where f has two signs.
+
+    It has the bits of SciPy's `brentq`. The import of scipy.optimize takes as long as
+    a whole search.
+
+    References
+    ----------
+    Brent 1973, chapter 4.
+    """
+    before, x, other = low, high, low
+    f_before, f_x, f_other = f(low), f(high), f(low)
+    last = step = high - low
+    while True:
+        if f_x != 0 and f_before != 0 and (f_before > 0) != (f_x > 0):
+            other, f_other = before, f_before
+            last = step = x - before
+        if abs(f_other) < abs(f_x):
+            before, x, other = x, other, x
+            f_before, f_x, f_other = f_x, f_other, f_x
+        delta = (tolerance + _BRENT_RELATIVE * abs(x)) / 2
+        half = (other - x) / 2
+        if f_x == 0 or abs(half) < delta:
+            return x
+        short = math.inf  # bisect, unless a step by interpolation is short
+        if abs(last) > delta and abs(f_x) < abs(f_before):
+            if before == other:
+                short = -f_x * (x - before) / (f_x - f_before)
+            else:
+                one = (f_before - f_x) / (before - x)
+                two = (f_other - f_x) / (other - x)
+                top = f_other * two - f_before * one
+                short = -f_x * top / (two * one * (f_other - f_before))
+        if 2 * abs(short) < min(abs(last), 3 * abs(half) - delta):
+            last, step = step, short
+        else:
+            last = step = half
+        before, f_before = x, f_x
+        x += step if abs(step) > delta else math.copysign(delta, half)
+        f_x = f(x)
 
 
 def calibrate(
@@ -322,5 +389,5 @@ def calibrate(
     if accountant in ("auto", "pld"):
         guess = smallest_scale(roughly, epsilon, 1.0, _COARSE_TOLERANCE)
         step = 4 * _PLD_TOLERANCE
-        return smallest_scale(cost, epsilon, guess, _PLD_TOLERANCE, step)
+        return smallest_scale(cost, epsilon, guess, _PLD_TOLERANCE, step, roughly)
     return smallest_scale(cost, epsilon, 1.0, _TOLERANCE)

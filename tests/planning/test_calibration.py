@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
 from dphead.planning.calibration import (
     ACCOUNTANTS,
     OF_SAMPLES,
+    _root,
     calibrate,
     classic_rdp_epsilon,
     epsilon_by,
     mu_from_epsilon,
+    smallest_scale,
 )
 from dphead.privacy.accounting import (
     RELATIONS,
@@ -135,3 +138,54 @@ def test_an_accountant_that_does_not_apply_says_so(accountant, relation, message
     group = [GaussianEvent(5.0, 0.05, 100, 2)]
     with pytest.raises(ValueError, match="units of one row"):
         epsilon_by("rdp-classic", group, 1e-5)
+
+
+@given(
+    st.floats(0.1, 5),
+    st.floats(-3, 3),
+    st.floats(1e-4, 2),
+    st.floats(1e-4, 2),
+    st.floats(-12, -2).map(lambda x: 10**x),
+    st.booleans(),
+)
+@fast
+def test_a_root_has_the_bits_of_scipys(slope, root, below, above, tolerance, bent):
+    def f(x):
+        away = slope * (x - root)
+        return away**3 + 1e-3 * away if bent else -math.expm1(-away)
+
+    ends = root - below, root + above
+    assert _root(f, *ends, tolerance) == brentq(f, *ends, xtol=tolerance)
+    assert _root(f, *ends[::-1], tolerance) == brentq(f, *ends[::-1], xtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "prob, count, eps, relation, most",
+    [
+        (0.128, 100, 8.0, "zero_out", 3),
+        (0.05, 500, 3.0, "replace_one", 3),
+        # the two grids differ by more than a step of the search
+        (0.01, 2000, 1.0, "zero_out", 5),
+    ],
+)
+def test_a_coarser_grid_saves_epsilons_and_changes_no_bit(
+    prob, count, eps, relation, most
+):
+    asked = set()
+
+    def cost(scale):
+        asked.add(scale)
+        return compose_epsilon([GaussianEvent(scale, prob, count)], 1e-5, relation)
+
+    def roughly(scale):
+        event = GaussianEvent(scale, prob, count)
+        return compose_epsilon([event], 1e-5, relation, coarser=10)
+
+    guess = smallest_scale(roughly, eps, 1.0, 1e-2)
+    found = smallest_scale(cost, eps, guess, 1e-4, 4e-4, roughly)
+    assert len(asked) <= most
+    assert found == smallest_scale(cost, eps, guess, 1e-4, 4e-4)
+    assert len(asked) > most
+    assert cost(found) <= eps
+    event = GaussianEvent(1.0, prob, count)
+    assert found == calibrate([event], eps, 1e-5, relation)
