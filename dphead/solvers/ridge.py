@@ -3,10 +3,10 @@
 The rule uses public numbers only.
 """
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dphead.solvers.base import ProblemInfo
 
@@ -105,21 +105,22 @@ class RidgeSolver:
 
     def __call__(self, right: np.ndarray) -> Any:
         """Return the solution for right (d,) or (d, k)."""
-        if isinstance(self._factor[0], np.ndarray):
-            return cho_solve(self._factor, right, check_finite=False)
-        from jax.scipy import linalg
-
-        return linalg.cho_solve(self._factor, right)
+        linalg = _linalg_of(self._factor[0])
+        return linalg.cho_solve(self._factor, right, check_finite=False)
 
 
 def _factored(matrix: Any) -> tuple[Any, bool] | None:
     """Return the Cholesky factor of a matrix; None if it is not positive definite."""
-    if isinstance(matrix, np.ndarray):
-        try:
-            return cho_factor(matrix, overwrite_a=True, check_finite=False)
-        except LinAlgError:
-            return None
-    from jax.scipy import linalg
-
-    factor, lower = linalg.cho_factor(matrix)  # NaN if not positive definite
+    factor_of = _linalg_of(matrix).cho_factor
+    try:
+        factor, lower = factor_of(matrix, overwrite_a=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        return None
+    # jax returns NaN instead of an error
     return None if np.isnan(factor[-1, -1]) else (factor, lower)
+
+
+def _linalg_of(matrix: Any) -> Any:
+    """Return SciPy's or jax's linear algebra. Imported here: networks need neither."""
+    jax = "" if isinstance(matrix, np.ndarray) else "jax."
+    return import_module(f"{jax}scipy.linalg")
