@@ -66,7 +66,7 @@ class Rows(Protocol):
         indices: np.ndarray | None = None,
         known: Known | None = None,
     ) -> Iterator[Block]:
-        """Yield blocks that together hold each slot (each of `indices`) once.
+        """Yield blocks that together hold each slot, or each of `indices`, once.
 
         The shape of the blocks must not depend on the number of `indices`.
 

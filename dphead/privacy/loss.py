@@ -46,8 +46,8 @@ class Loss(ABC):
         How scores become probabilities that add to 1, here and in exports. "sigmoid"
         fits losses that predict each class on its own, and "softmax" all other losses.
     calibrated : bool
-        Whether p is the link: the softmax of the scores, or each score's sigmoid. Other
-        losses keep the order of the probabilities, but not their values.
+        Whether p are the link's own values: the softmax of the scores, or each score's
+        sigmoid. With other losses, only the order of the probabilities is right.
     """
 
     name: ClassVar[str]

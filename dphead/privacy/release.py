@@ -92,8 +92,8 @@ def release(
     _check_planned(statistic, rows, spec)
     if spec.private and not noise.private:
         raise ValueError(
-            "Noise from a seed needs a spec with private=False, got private=True. "
-            "Remove the seed, or reserve the fit with the same seed."
+            "Noise from a seed is not private, but the charged plan is (its spec has "
+            "private=True). Remove the seed, or reserve the fit with the same seed."
         )
     transform = params.transform
     width = transform.width(rows.n_features)

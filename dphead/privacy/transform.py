@@ -356,7 +356,7 @@ def fits(q: Any, bound: int) -> Any:
     """Return (k, 1) bool: whether each row's sum of squares is at most the bound.
 
     q (k, w) holds whole numbers. A float64 sum of squares is exact up to 2**53, and
-    rounding brings no larger sum below the bound. NaN does not pass.
+    rounding brings no larger sum below the bound. For a row with NaN it is False.
     """
     # Partial sums of nonnegative numbers never fall, whatever the order.
     squared = (q * q).sum(axis=1, keepdims=True)

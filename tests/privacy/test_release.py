@@ -253,7 +253,7 @@ def test_a_seed_needs_a_charge_that_says_so(rows):
     statistic = ClassSums(M)
     given = {"noise": NoiseSource(0), "summer": verified()}
     spec = spec_of(statistic, 40)
-    with pytest.raises(ValueError, match="needs a spec with private=False"):
+    with pytest.raises(ValueError, match="Noise from a seed is not private"):
         release(statistic, Params(), rows, spec, ledger=reserve([spec]), **given)
     marked = spec_of(statistic, 40, private=False)
     with pytest.raises(LedgerError, match="is not the next one"):

@@ -113,10 +113,9 @@ class Charge(Generic[_Book]):
 
         Guarantee
         ---------
-        A release that is not the next reserved one raises before any row is read. So
-        does a release after one that failed. A release that was in flight at a crash
-        was never observed: it is drawn again, and logged as "redrawn". A release that
-        was returned is never redrawn.
+        LedgerError is raised before any row is read. A release that was in flight at a
+        crash was never observed: it is drawn again, and logged as "redrawn". A release
+        that was returned is never redrawn.
         """
         # Releases come in the order of the plan, one after another.
         sequence = self._next
@@ -227,9 +226,9 @@ class Charge(Generic[_Book]):
             write_text(self.store / _RETURNED, str(sequence + 1))
 
     def _check_not_returned(self, sequence: int) -> None:
-        """Raise LedgerError if the folder notes that a release was returned before.
+        """Raise LedgerError if a file in `store` shows that a release was returned.
 
-        Only a server that was restored from a standby or a backup can lack the commit.
+        Only a server that was restored from a standby or a backup can lack its commit.
         """
         marked = self.store and self.store / _RETURNED
         if marked and marked.exists() and sequence < int(marked.read_text()):

@@ -169,7 +169,7 @@ class Ledger(LedgerFile):
         return self.meta(SUM) is not None
 
     def events(self) -> list[GaussianEvent]:
-        """Return the events of all releases ever reserved. All of them are spent."""
+        """Return the events of all releases ever reserved. Each counts as spent."""
         # Reserved, not committed: a release that never ran was charged too.
         spec = RELEASES.c.spec
         rows = self.query(select(spec, func.count()).group_by(spec))

@@ -110,7 +110,7 @@ class HeldLedger(LedgerError):
 class LostAnswer(LedgerError):
     """Raised if a failed COMMIT may have written its transaction.
 
-    `cause` is a sentence that says what failed.
+    `cause` is a sentence about what failed.
     """
 
     def __init__(self, cause: str) -> None:
