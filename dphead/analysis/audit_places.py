@@ -40,9 +40,9 @@ def exact_findings(
     problems : sequence of Problem
         Rows and canaries.
     kinds : sequence of mappings to Seen
-        A release of each kind, for each problem.
+        For each problem, one release of each kind.
     share : float
-        Largest movement of a sum by the canary in the fits, over the sensitivity.
+        Largest movement of a sum by the canary in the fits, divided by the sensitivity.
     broken : int
         Released entries in the fits that are not whole numbers of units.
 

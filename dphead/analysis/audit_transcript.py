@@ -313,7 +313,7 @@ def planned(seen: Seen) -> tuple[float, float]:
 
 
 def share_of_sensitivity(seen: Seen, move: np.ndarray) -> float:
-    """Return the length of a movement of a sum, divided by the unit's sensitivity."""
+    """Return the norm of a change of a sum, divided by the sensitivity for a unit."""
     cap = seen.spec.group_cap or 1
     return float(np.linalg.norm(move)) / (planned(seen)[0] * cap)
 

@@ -156,9 +156,9 @@ def budget_is(ledger: dict[str, Any]) -> str:
 
 
 def counts_one_fit(ledger: dict[str, Any]) -> bool:
-    """Return whether a ledger (a report's entry "ledger") existed for one fit only.
+    """Return whether a ledger (a report's entry "ledger") could count one fit only.
 
-    A ledger in memory can count several fits of one program.
+    It was in memory, had no budget, and counted no other fit of its program.
     """
     alone = ledger["path"] == ":memory:" and ledger["fits"] == 1
     return alone and ledger["budget"] is None

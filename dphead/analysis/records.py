@@ -347,10 +347,7 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
 
 
 def _check_statement(report: dict[str, Any], plan: Plan, file: Path) -> None:
-    """Raise ValueError unless the statement has the report's unit and numbers.
-
-    The numbers are epsilon and delta.
-    """
+    """Raise ValueError unless the statement has a report's unit, epsilon and delta."""
     g, statement = report["guarantee"], report["statement"]
     unit = "one row" if plan.group_cap is None else g["protected_unit"]
     if g["private"] and f"Protected unit: {unit}" not in statement:

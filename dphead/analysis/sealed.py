@@ -107,7 +107,7 @@ def refuse_unfinished(folder: Path) -> None:
         raise ValueError(
             f"the run in {folder} ended before it removed its private files, such as "
             "fit.json. Repeat the command that started the run. It removes these files "
-            "and charges nothing. Or, if its source is gone, delete releases, "
+            "and charges nothing. If the run's data are gone, delete releases, "
             "checkpoint.npz and lock in this folder, and then fit.json."
         )
     raise ValueError(

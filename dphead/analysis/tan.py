@@ -18,7 +18,7 @@ class _Tan(NamedTuple):
     Attributes
     ----------
     eta : float
-        The noise parameter.
+        q sqrt(T / 2) / sigma, with the symbols of `total_amount_of_noise`.
     total_noise : float
         Sigma = 1 / eta.
     epsilon : float

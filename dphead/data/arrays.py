@@ -35,7 +35,7 @@ __all__ = [
 
 
 class ArrayRows:
-    """Yield blocks of rows that are arrays in memory.
+    """Yield blocks of the rows of arrays in memory.
 
     Parameters
     ----------

@@ -308,7 +308,7 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
     if own and own != names:
         raise FormatError(
             f"The classes {_listed(names)} differ from the classes of {file.path}, "
-            f"{_listed(own)}, or from their order. Use the file's classes, or a "
+            f"which are {_listed(own)} in this order. Use the file's classes, or a "
             "different file."
         )
 

@@ -96,7 +96,10 @@ class RowPreparation:
                 "the two."
             )
         if self.center_share and self.unit_norm is False:
-            raise ValueError("`center_share` needs `unit_norm`. Drop one of the two.")
+            raise ValueError(
+                "`center_share` needs `unit_norm`, got `unit_norm` False. Drop one of "
+                "the two."
+            )
 
     def centering(self) -> Centering | ChannelNormalization:
         """Return the solver's `centering`."""

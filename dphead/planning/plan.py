@@ -253,7 +253,8 @@ def check_budget(epsilon: float, delta: float) -> None:
         )
     if not 0 < delta < 1:
         raise ValueError(
-            f"`--delta` must be in (0, 1), got {delta}. Use a value well below 1/n."
+            f"`--delta` must be in (0, 1), got {delta}. Use a value well below "
+            "1 / (number of rows)."
         )
 
 

@@ -114,7 +114,7 @@ class PrincipalComponents:
 
     References
     ----------
-    Dwork, Talwar, Thakurta, Zhang 2014, Algorithm 1; we add the mean.
+    Dwork, Talwar, Thakurta, Zhang 2014, Algorithm 1, which has no centering.
     """
 
     n_components: Annotated[int, _N_COMPONENTS]

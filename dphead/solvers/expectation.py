@@ -183,7 +183,7 @@ def _on_new(
 
 
 def _interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
-    """Return an estimate within middle ± deviations · sd, inside [0, 1]."""
+    """Return an estimate with the interval middle ± deviations · sd, cut to [0, 1]."""
     half = deviations * sd
     return AccuracyEstimate(middle, max(0.0, middle - half), min(1.0, middle + half))
 

@@ -20,7 +20,7 @@ _LEAST_COLUMNS = 4  # columns per axis; chosen
 
 
 def number_of_axes(facts: ProblemInfo) -> int:
-    """Return the number of public axes that helps a fit, or 0 if no axes help.
+    """Return the number of public axes to use in a fit, or 0 if axes do not help.
 
     The number follows from public sizes and the budget.
     """

@@ -50,7 +50,7 @@ class PublicPrior:
         if wrong := int(np.count_nonzero(~np.isfinite(weights))):
             raise ValueError(
                 f"`prior` must contain only finite numbers, got {wrong} NaN or "
-                "infinite entries. Replace them, such as by 0."
+                "infinite entries. Replace them, for example by 0."
             )
         object.__setattr__(self, "_weights", weights)
         object.__setattr__(

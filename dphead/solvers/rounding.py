@@ -78,7 +78,8 @@ def check_clip(
     if intercept > clip:
         raise ValueError(
             f"`intercept` must be at most `feature_clip`, got {intercept:g} and "
-            f"{clip:g}. Its noise would hide the rows. Use a smaller intercept, or 0."
+            f"{clip:g}. Noise grows with the intercept, and would hide the rows. Use a "
+            "smaller intercept, or 0."
         )
     if norm is None:
         return

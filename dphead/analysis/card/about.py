@@ -100,7 +100,7 @@ def read_about(path: Path) -> About:
 
 
 def verdict(about: About, report: dict[str, Any]) -> tuple[str, str]:
-    """Return (status, sentence) on the institution's limits.
+    """Return (status, sentence) on whether a run is within the institution's limits.
 
     The status is "within", "outside" or "open", or "" without limits. Epsilon is the
     total of all fits in the ledger. The status is open if other ledgers may have fits.
