@@ -56,13 +56,13 @@ def spent(
     Returns
     -------
     Spent
-        Epsilon and its accountant. It is infinite if a release has no noise.
+        Epsilon and its accountant. Epsilon is infinite if a release has no noise.
 
     Notes
     -----
     - Full batches: the exact epsilon.
-    - Random batches of one fit: that fit's own epsilon, reported as "pld". It is
-      `compose_epsilon` with "auto": PLD, or another bound where that is smaller.
+    - Random batches of one fit: that fit's own epsilon, reported as "pld". This is
+      `compose_epsilon` with "auto": PLD, or another bound if that bound is smaller.
     - Random batches of several fits: RDP at the budget's order, or at the best order
       without a budget. Where RDP does not apply, the result is infinite with a budget.
       Without a budget, or after a merge, it is the same as for one fit.

@@ -117,8 +117,8 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     A closed source takes no charge. One transaction of the target adds the fits of all
     sources, together with the fact that the target counts the data set. Until then, no
     charge of the data set goes to the target (`fit.ledgers`). If both had fits, a
-    budget is no guarantee for the sum, because it did not apply to all of them. It
-    still refuses fits: each charge must keep within the smallest epsilon and the
+    budget is no guarantee for the sum, because it did not apply to all of them. The
+    budget still refuses fits: each charge must keep within the smallest epsilon and the
     smallest delta of all budgets.
     """
     ids = [one.meta("dataset_id") for one in (*sources, target)]

@@ -140,7 +140,7 @@ def _is_name(path: object) -> bool:
 
 
 def _not_a_place() -> LedgerError:
-    """Return the error for a text that is not a valid URL. It omits the text."""
+    """Return the error for a text that is not a valid URL, without this text."""
     return LedgerError(
         "a ledger's URL (--ledger, URL or DPHEAD_LEDGER) must have the form "
         "postgresql://user@host/database. Correct it. It is not shown here, because "
