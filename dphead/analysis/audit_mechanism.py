@@ -70,9 +70,9 @@ def audit_mechanism(
 
     Notes
     -----
-    The attack scores an output by two Gaussians with independent entries. It is good
-    for additive noise on few numbers. A function that returns the score of a better
-    attack, for example the loss on the record, gives better bounds.
+    The attack scores an output by two Gaussians with independent entries. This attack
+    is strong against additive noise on few numbers. A function that returns the score
+    of a better attack, for example the loss on the record, gives better bounds.
 
     A passed audit proves nothing: another attack, other data sets or more runs may
     refute the claim. With n runs in the second half, no bound exceeds about

@@ -148,7 +148,7 @@ def budget_is(ledger: dict[str, Any]) -> str:
     """Return "guarantee", "limit of a sum" or "none", for a ledger's budget.
 
     `ledger` is a report's entry "ledger". After a merge, a budget did not apply to
-    all fits from the start. It limits their plain sum, but is no guarantee for it.
+    all fits from the start. It limits the plain sum of the fits, but is no guarantee.
     """
     if ledger["budget"] is None:
         return "none"

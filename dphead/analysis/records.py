@@ -86,8 +86,8 @@ class FinishedRun:
         Descriptions of ledgers that the run's ledger does not count, from the report or
         from `dphead check`.
     merged : str or None
-        The ledger that the run's ledger was merged into, or moved to, after the fit. It
-        has `fits`.
+        The ledger that the run's ledger was merged into, or moved to, after the fit.
+        `fits` are its fits.
     limit : dict or None
         The "path", "budget", "is_sum", "dataset_id" and "people" of the ledger that has
         `fits`.

@@ -300,13 +300,13 @@ class AdaptiveStepSize:
     -----
     Let g be the mean clipped gradient at zero weights, C the clip norm, and s the
     squared norm of g / C. For classes of equal size, (n_classes - 1) s is the share of
-    the rows' variance between classes. It is divided by the decimal logarithm of
-    n_classes, because finer classes of the same rows explain more of the variance.
+    the rows' variance between classes. This share is divided by the decimal logarithm
+    of n_classes, because finer classes of the same rows explain more of the variance.
 
     Gradients are averaged until the noise of this share is at most _SHARE_SD. Until
     then, the share is a precision-weighted average of the observed share and a typical
-    share, _LIKELY_SHARE. Steps are therefore somewhat longer at first. This had no
-    effect on accuracy if noise hid the classes to the end.
+    share, _LIKELY_SHARE. Steps are therefore somewhat longer at first. The longer steps
+    had no effect on accuracy if noise hid the classes to the end.
 
     A share above _LENGTHEN_FROM_SHARE lengthens the steps in proportion, up to
     _LENGTHEN_AT_MOST and to the longest step _LONGEST_STEP. Scores that lie further

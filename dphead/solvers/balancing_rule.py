@@ -60,8 +60,9 @@ def better_head(
 
     Notes
     -----
-    The same counts of the adjusted head give the change of the balanced accuracy. Its
-    normal prior has the mean `_expected_gain`, and the standard deviation _GAIN_ERROR.
+    The same counts of the adjusted head give the change of the balanced accuracy. The
+    normal prior of this change has the mean `_expected_gain` and the standard deviation
+    _GAIN_ERROR.
     The head is adjusted if the posterior mean is above _LEAST_GAIN.
 
     A class with fewer rows than the noise gets the size of the smallest other class: a
@@ -150,7 +151,7 @@ def _mean_over_intercept(transform: RowTransform, noise: float) -> float:
     intercept to the mean scores.
 
     The center is c̃ = k r, for a noisy mean r with noise of the expected squared norm D
-    and k = 1 - D/‖r‖² (`kept_share`). Its squared error is k D on average, and
+    and k = 1 - D/‖r‖² (`kept_share`). The squared error of c̃ is k D on average, and
     ‖c̃‖² = k² D / (1 - k) gives k.
     """
     center = np.asarray(transform.center, float)
