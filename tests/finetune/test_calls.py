@@ -115,6 +115,13 @@ def test_tensors_that_cannot_be_trained_or_saved_are_refused(made, message, tmp_
     assert not (tmp_path / "l.sqlite").exists()
 
 
+def test_a_compiled_loss_is_refused_with_its_reason(tmp_path):
+    loss = torch.compile(cross_entropy, backend="eager")
+    with pytest.raises(ValueError, match=r"Remove .* `torch\.compile`"):
+        training(module(), loss, ledger=tmp_path / "l.sqlite").__enter__()
+    assert not (tmp_path / "l.sqlite").exists()
+
+
 @pytest.mark.parametrize(
     "given, message",
     [
