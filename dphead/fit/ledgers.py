@@ -1134,9 +1134,10 @@ def _note_of(book: Ledger, new_budget: Mapping[str, float] | None = None) -> _No
 
 
 def _is_new_link(place: str, dataset_id: str) -> bool:
-    """Return whether a data set's own ledger is a link that was not noted yet."""
+    """Return whether the own ledger is a link, and its identity is not noted yet."""
     own = place == str(default_ledger_path(dataset_id))
-    return own and os.path.islink(place) and not _notes_at(place, dataset_id)
+    known = any(note.identity for note in _notes_at(place, dataset_id))
+    return own and os.path.islink(place) and not known
 
 
 def _keep_note(name: str, dataset_id: str, note: _Note) -> None:

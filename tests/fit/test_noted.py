@@ -394,14 +394,18 @@ def test_a_link_to_nothing_begins_no_new_ledger(features, tmp_path, monkeypatch,
     assert "exceed the budget" in said and Ledger(own).count_fits() == 1
 
 
-@pytest.mark.parametrize("first", ["show", "a fit of another data set"])
+@pytest.mark.parametrize(
+    "first", ["show", "a fit of another data set", "a note without an identity"]
+)
 def test_a_linked_ledger_is_noted_when_it_is_first_read(features, tmp_path, first):
     """Another ledger of its data set is mounted in its place before its next charge."""
     name, volume = id_of(features), tmp_path / "volume"
     fitted("fit", features, "-o", tmp_path / "run", *FIT)
     own = linked(volume, name)
     assert noted_ledgers(name) == []
-    if first == "show":
+    if first == "a note without an identity":
+        note_ledger(str(volume / "p.sqlite"), name)
+    if first != "a fit of another data set":
         fitted("ledger", "show", features)
     else:
         for dataset_id in (name, "e" * 32):
