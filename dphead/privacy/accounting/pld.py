@@ -374,9 +374,9 @@ def _grid_interval(
 
     The width is proportional to the loss that the composition exceeds with probability
     1e-15. This loss follows from the Renyi divergences of the mixtures, computed as
-    sums over `quadrature_nodes`. A fifth of the largest loss of one release is a lower
-    bound, because this loss needs grid points too. `_MAX_TERMS` limits these points.
-    Every width is safe.
+    sums over `quadrature_nodes`. It is taken to be at least a fifth of the largest loss
+    of one release, because that loss needs grid points too. `_MAX_TERMS` limits these
+    points. Every width is safe.
     """
     size = widest = 0.0
     for pairs in directions:

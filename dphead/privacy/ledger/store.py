@@ -429,8 +429,8 @@ class LedgerFile:
         """Run a block as one transaction, which is written completely or not at all.
 
         Transactions run one at a time, so two processes cannot both pass the budget
-        check. Raises LedgerError in a forked process, because SQLite does not allow
-        this process to use the connection.
+        check. Raises LedgerError in a forked process, because a fork must not use
+        its parent's connection to SQLite.
 
         Parameters
         ----------
