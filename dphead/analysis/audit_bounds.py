@@ -187,9 +187,9 @@ def statements(
     Notes
     -----
     The error 1 - confidence is split over the two bounds, so a correct mechanism fails
-    with at most that probability. Poisson batches have no mu, so the advantage must not
-    exceed the advantage of the claim. For a perfect attack, the bounds are for this
-    number of fits, and the advantage is for infinitely many.
+    with at most that probability. The second bound is tested as an advantage, because
+    Poisson batches have no mu. For a perfect attack, the bounds are for this number of
+    fits, and the advantage is for infinitely many.
     """
     error, n = (1 - confidence) / 2, scores.shape[1]
 

@@ -136,7 +136,7 @@ def verdict(about: About, report: dict[str, Any]) -> tuple[str, str]:
 
 
 def _accuracy(report: dict[str, Any]) -> tuple[float, float, str] | None:
-    """Return (low, high, name) of the accuracy, at 90 %; None if none was released."""
+    """Return (low, high, name) of the accuracy's 90 % interval; None without one."""
     test, expected = report["test"], report["expected_accuracy"]
     if test is not None:
         margin = _NORMAL_90 * test["accuracy_se"]
