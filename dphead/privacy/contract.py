@@ -102,7 +102,7 @@ class ReleaseSpec:
     label : str
         The solver's name for the release.
     statistic : str
-        `Statistic.name`.
+        Name of the statistic (`Statistic.name`).
     clip_norm : float
         Clip norm R or C; inf only without noise.
     noise_multiplier : float

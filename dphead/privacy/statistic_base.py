@@ -66,8 +66,7 @@ class Statistic:
     Parameters
     ----------
     n_classes : int
-        Number of public classes. A row with a label outside 0..n_classes - 1 counts
-        zero.
+        Number of public classes. A row with a label outside 0..n_classes - 1 adds zero.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ class Gradient(Statistic):
     clip : {"rows", "features"}, default "rows"
         "rows" clips a row's gradient r xᵀ to C by its norm ||r|| ||x|| [FC23 Algorithms
         1, 4; TB21; De22]. "features" clips x to R instead, and the loss bounds the
-        residual r [FC23 Algorithm 2]. It needs a finite `Loss.longest_residual`.
+        residual r [FC23 Algorithm 2]. "features" needs a finite `longest_residual`.
 
     Raises
     ------

@@ -267,7 +267,7 @@ def clipped_rows(
     x : ndarray of float32, shape (k, n_features)
         Rows.
     clip_norm : float
-        R.
+        The clip norm R.
 
     Returns
     -------

@@ -146,7 +146,7 @@ def loss_distribution(
 
     Guarantee
     ---------
-    Pessimistic: delta at every epsilon is never below the true one.
+    Pessimistic: delta at every epsilon is never below the true delta.
     """
     check(relation=relation)
     known, finest = f"coarser must be 1 to {_COARSEST}", "Use 1 for the finest grid."

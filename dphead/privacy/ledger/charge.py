@@ -60,8 +60,8 @@ class Charge(Generic[_Book]):
     Raises
     ------
     LedgerError
-        If another process holds `store`, if it is a link, or if its file system has no
-        locks.
+        If another process holds `store`, if `store` is a link, or if its file system
+        has no locks.
     """
 
     def __init__(self, ledger: _Book, fit_id: str, store: Path | None) -> None:
@@ -194,10 +194,10 @@ class Charge(Generic[_Book]):
 
         Guarantee
         ---------
-        If another process has committed this release, this raises before it writes a
-        byte of the value. The value is neither observed nor kept, and the other
-        process's file, which may have the same name, is not touched. The log shows
-        "committed" only once the value is on the disk, if values are stored.
+        If another process has committed this release, LedgerError is raised before a
+        byte of the value is written. The value is neither observed nor kept, and the
+        other process's file, which may have the same name, is not touched. The log
+        shows "committed" only once the value is on the disk, if values are stored.
         """
         # This is the digest of the noisy value. Values without noise are never stored.
         digest = _digest(value)

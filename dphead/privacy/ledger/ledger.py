@@ -60,7 +60,7 @@ class Tried(NamedTuple):
     reason : str or None
         Why the fit is refused. None if all are charged.
     spent : Spent
-        The total of the fits before it, or of all fits.
+        The total of the fits before the refused one, or of all fits.
     """
 
     refused: int | None
@@ -281,7 +281,7 @@ class Ledger(LedgerFile):
         description : str
             Text that describes the fit.
         plan_hash : str
-            Digest of the plan. `resume` asks for it.
+            Digest of the plan, which `resume` compares.
         store : Path or None, default None
             Folder for the committed values, for a resume. None stores none.
         fit_id : str or None, default None

@@ -43,7 +43,7 @@ def move(source: Ledger, target: Ledger) -> None:
     At no time do two ledgers take charges: the target takes none, durably, until it has
     all rows, and the source is closed before. A fit that runs meanwhile is refused at
     its next release, and continues in the target. Budget, digests and the order of
-    charges stay.
+    charges stay the same.
     """
     check_move(source, target)
     if source.meta(MOVED) is not None:

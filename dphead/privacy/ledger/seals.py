@@ -43,7 +43,7 @@ class Record(NamedTuple):
     Attributes
     ----------
     facts : dict
-        `LedgerFile.facts`.
+        All fixed values (`LedgerFile.facts`).
     plans : dict
         The digest of each fit's plan, by the fit's id.
     """
