@@ -51,7 +51,7 @@ class _AuditRecord:
     scores : (2, fits) float
         Log-likelihood ratios: row 0 without the canary, row 1 with it.
     own : (2, fits) float
-        The canary's own mu squared.
+        Squared mu of the canary in each fit.
     evidence : Evidence
         Noise and samples of all releases.
     alone : Evidence
@@ -199,7 +199,7 @@ def attack(
     confidence : float, default 0.9999
         Joint confidence of the bounds, and joint confidence of the tests.
     progress : callable, optional
-        Called with the number of fits made.
+        Function that gets the number of finished fits.
 
     Returns
     -------

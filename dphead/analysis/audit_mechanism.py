@@ -40,8 +40,8 @@ def audit_mechanism(
     ----------
     function : callable
         The mechanism. It takes a copy of a data set and returns a real number, or an
-        array of the same shape in every run. Each run must draw new noise. It must not
-        change what a pickle only names, such as an attribute of a class.
+        array of the same shape in every run. Each run must draw new noise. The function
+        must not change objects that a pickle stores by name only, such as classes.
     epsilon, delta : float
         The claimed guarantee. `delta` may be 0.
     neighbors : pair

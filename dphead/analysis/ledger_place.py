@@ -43,8 +43,8 @@ def home_folder(name: str) -> Path:
     Raises
     ------
     LedgerError
-        If a link leads to nothing instead, because the volume of the home may be away.
-        Ledgers and images that are known there would be forgotten.
+        If a link in its path has no target, because the home's volume may not be
+        mounted. Ledgers and images that are recorded there would not be counted.
     """
     folder = ledger_home() / name
     if (link := dangling_link(folder)) is not None:
@@ -64,7 +64,7 @@ def default_ledger_path(dataset_id: str) -> Path:
     ------
     LedgerError
         If the id is not 1 to 128 letters, digits, - or _, if DPHEAD_HOME is not an
-        absolute path, or as `home_folder`.
+        absolute path, or if `home_folder` raises it.
     """
     if not _DATA_SET.fullmatch(dataset_id):
         raise LedgerError(

@@ -241,8 +241,8 @@ def _root(
 ) -> float:
     """Return a root of f between low and high, where f has two signs.
 
-    It has the bits of SciPy's `brentq`. The import of scipy.optimize takes as long as
-    a whole search.
+    The result has the same bits as that of SciPy's `brentq`, whose import takes as long
+    as a whole search.
 
     References
     ----------

@@ -35,7 +35,7 @@ def rows_of_noise(target: Target, facts: ProblemInfo) -> float:
     -----
     The noise in a sum of unit rows has the norm sqrt(n_features)/μ. The signal of a
     class grows with its rows. How far classes are apart is private, so the factor
-    between them comes from measurements.
+    _ENOUGH comes from measurements.
     """
     return _ENOUGH * math.sqrt(facts.n_features) / target.budgeted(facts).mu
 

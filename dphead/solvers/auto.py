@@ -110,7 +110,8 @@ class Auto:
       number and their sizes differ.
     - The mean used for centering gets more than `centering.share` if there are few rows
       (`center_share`).
-    - Scores are divided by a temperature, which released values give (`temperature`).
+    - Scores are divided by a temperature, estimated from released values
+      (`temperature`).
     - Without noise, `DPFC` replaces the descent if the Gram matrix is narrow enough and
       `steps`, `move` and `prior` are not set.
 

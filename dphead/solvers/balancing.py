@@ -59,7 +59,7 @@ def balanced_head(
     log of the class's frequency is subtracted, they are log P(x | class). The class
     with the highest score then minimizes the mean error of the classes. Scores of a
     noisy or early stopped head do not have this form. If the features predict the
-    classes poorly, the rare class can get too many rows.
+    classes poorly, the rare class can be predicted too often.
 
     References
     ----------

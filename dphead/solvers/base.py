@@ -93,8 +93,8 @@ class Request:
     params : Params
         Public numbers and earlier releases that the statistic uses.
     more : tuple of (str, Statistic)
-        Labels and statistics of the planned releases after it that share its pass
-        (`together`).
+        Labels and statistics of the next planned releases that are summed in the same
+        pass (`together`).
     """
 
     label: str

@@ -53,7 +53,7 @@ class Centering:
     ----------
     share : float, default 0.02
         Fraction of the budget (μ²) spent on the mean used for centering and on the
-        number of used rows. 0 means no centering.
+        count of used rows. 0 means no centering.
     unit_norm : bool, default True
         False keeps the norms of rows. A clip norm must then fit the features' scale.
     scale_share : float, default 0

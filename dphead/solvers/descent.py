@@ -58,7 +58,8 @@ class Descent:
         settings : GradientDescent or Step
             Optimizer, momentum, weight decay and average.
         dampening : float, default 0.0
-            Part of the gradient that momentum leaves out, after the first step.
+            Dampening of momentum, as in `torch.optim.SGD`: from the second step on, the
+            gradient is multiplied by 1 - dampening.
         decoupled : bool, default False
             Whether weight decay is added to the direction instead of the gradient.
         """

@@ -196,13 +196,13 @@ def counted(answer: Released, least: float) -> tuple[float, float, float]:
     answer : Released
         Noisy `CorrectCounts`: right and wrong rows.
     least : float
-        Lower bound on the share.
+        Lower bound on the fraction of correct rows.
 
     Returns
     -------
     tuple of float
-        Number of used rows, share of them that the head classifies correctly,
-        standard deviation of the noise in that share.
+        Number of used rows, fraction of correct rows among them, and standard deviation
+        of the noise in this fraction.
 
     Notes
     -----

@@ -70,14 +70,14 @@ class FirstGradient:
         learning_rate : float
             Learning rate of the descent, without the rule's factor.
         clip_norm : float
-            Clip norm of its normalized gradients.
+            Clip norm of the descent's normalized gradients.
 
         Notes
         -----
         At zero weights, a row's residual is 1/m - y. All rows then have the same clip
-        factor, so the gradient G has the sums of the classes, and -<W, G> is the mean
+        factor, so the gradient G contains the class sums, and -<W, G> is the mean
         margin of the scores in known units. W contains the noise of G, times the
-        learning rate. This part of -<W, G> is known on average, and is subtracted.
+        learning rate. The expected value of this part of -<W, G> is subtracted.
         """
         assert self._first is not None
         gradient, sd, factor = self._first
