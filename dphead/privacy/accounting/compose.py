@@ -93,7 +93,7 @@ def compose_epsilon(
     units = max((e.rows_per_unit for e in events), default=1)
     if accountant == "pld" or relation == "replace_one" or units > 1:
         return found
-    # Rounding costs about 1e-13 of delta per release. RDP is slow, so try it only if
+    # Rounding uses about 1e-13 of delta per release. RDP is slow, so try it only if
     # that matters.
     count = sum(e.count for e in events)
     if found < math.inf and delta > 1e-11 * count:

@@ -100,7 +100,7 @@ def log_delta(mu: float, epsilon: float) -> float:
         bound = math.log(excess + _MILLS_ROUNDING)
     else:
         ratio = _mills_ratio(t)
-        # Both ratios fall towards 0, so their difference loses no digits.
+        # Both ratios fall toward 0, so their difference loses no digits.
         excess = max(ratio - tail, 0.0) + _MILLS_ROUNDING * ratio
         bound = log_phi + math.log(excess)
     # Error of log delta from rounding t: its slope there is at most |t| + 1.3.

@@ -16,7 +16,8 @@ class Groups:
     ----------
     digests : mapping of str to str
         One digest of all rows' groups for each secret key, by the key's name. Empty if
-        the fit protects rows. There are several keys if the ledger was moved.
+        the fit protects rows. There can be two keys, because a ledger may have moved to
+        a server that has a key of its own.
     people : str or None
         The declared id system of the groups, as JSON.
     declared : callable
