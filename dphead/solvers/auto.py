@@ -268,7 +268,7 @@ class Auto:
     def _estimates(self, facts: ProblemInfo) -> bool:
         """Return whether the fit counts correct rows to estimate the accuracy."""
         # Without noise, the count would be the exact training accuracy. Means of groups
-        # are easier to classify than images, so their count would promise too much.
+        # are easier to classify than images, so their count would be too high.
         return self.estimate and not _exact(facts) and not facts.group_mean
 
     def _class_share(self, facts: ProblemInfo) -> float:

@@ -105,7 +105,7 @@ _UNNOISED_DECAY = 0.3
 _UNNOISED_DESCENTS = {"softmax": (200, 3.0, 0.95), "sigmoid": (100, 12.0, 0.9)}
 # With sigmoids, steps beyond 40 and one per 100 rows gain 0.1 or less; the same table.
 _UNNOISED_SIGMOID_FEWEST, _UNNOISED_SIGMOID_ROWS = 40, 100
-_UNNOISED_INTERCEPT = 0.3  # a larger intercept costs nothing without noise; chosen
+_UNNOISED_INTERCEPT = 0.3  # without noise, larger intercepts lose nothing; chosen
 
 # Share of mu² spent on the count of training rows that the head classifies correctly.
 _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chosen

@@ -35,7 +35,7 @@ _EDGE_SHARE = 0.4
 # Steps on residuals are taken below this n·mu per feature. Above, the noise of a Gram
 # matrix is small, and clipping biases the weights; results/tables, "Regression".
 _NOISY = 50
-# With fewer features, both ways have little noise, and clipping costs more. In the same
+# With fewer features, both ways have little noise, and clipping loses more. In the same
 # table, a set of 13 features lost accuracy, and a set of 64 gained.
 _FEWEST_FEATURES = 64
 # Largest residual of a row of norm sqrt(1 + _CONSTANT²), at each step, in units of half

@@ -66,7 +66,7 @@ class JaxSums:
     """
 
     parallel = False
-    has_unknown_rate = True  # `duration` knows the rate of processors only
+    has_unknown_rate = True  # `duration` has rates for processors only
 
     def __init__(self) -> None:
         self._host = CpuSums()
