@@ -223,7 +223,7 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
 @ledger.command("budget")
 @click.argument("which", type=values.LEDGER)
 @click.option(
-    "--epsilon", type=values.NUMBER, required=True, help="Epsilon of all fits."
+    "--epsilon", type=values.NUMBER, required=True, help="Total epsilon of all fits."
 )
 @click.option(
     "--delta",

@@ -29,9 +29,7 @@ def check_there(what: str, path: Path) -> None:
     if not os.path.exists(path):
         hint = ""
         if os.path.exists(f"{path}.part"):
-            hint = (
-                " An unfinished .part file exists. Run the same extract command again."
-            )
+            hint = f" {path}.part is unfinished. Run the command that wrote it again."
         raise ValueError(f"{path} does not exist. Type the path of {what}.{hint}")
 
 

@@ -177,9 +177,9 @@ class PrivateEstimator(BaseEstimator):
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
-                "`ledger_` exists only after `fit`, on process 0 if several fit, and "
-                "in a pickled copy only if the ledger is a file. Read the ledger and "
-                "save the head on process 0. Pass a path as `ledger` to pickle it."
+                "`ledger_` exists only after `fit`, only on process 0 of several, and "
+                "in a pickled copy only if `ledger` was a path. Read the ledger and "
+                "save the head on process 0."
             )
         if isinstance(self._ledger, str):
             if not (is_on_server(self._ledger) or os.path.isfile(self._ledger)):

@@ -148,7 +148,7 @@ def share(
         )
         if bound is None:
             raise ValueError(
-                f"{what} need {need} MB of memory, and this process can have "
+                f"{what} need {need} MB of memory, and this process can use "
                 f"{most // _MB} MB (of the machine, its container or `ulimit -v`). "
                 "Use a larger machine, fewer classes or another method."
             )

@@ -69,8 +69,8 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
             2,
             f"not all processes reached {place.coordinator} within {place.timeout:g} s "
             f"({str(error).splitlines()[0][:200]}). Start each process with "
-            "--process I/N@HOST:PORT: another I, and the address of process 0. Under "
-            "SLURM or Open MPI, use --process auto.",
+            "--process I/N@HOST:PORT, with a different I for each, and the address of "
+            "process 0. Under SLURM or Open MPI, use --process auto.",
         )
     try:
         hosts = Hosts(jax.process_index(), jax.process_count())

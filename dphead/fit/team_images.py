@@ -227,8 +227,8 @@ class TeamPeople(TeamImages):
     def _of_another_key(self) -> FormatError:
         return FormatError(
             "The people on the team's server were recorded under another key than "
-            f"{str(self.folder / 'key')!r}, or are damaged. Copy this file from a "
-            "member of the team who has the first one."
+            f"{str(self.folder / 'key')!r}, or are damaged. Replace this file with "
+            "that of the member of the team who recorded the people."
         )
 
     @contextmanager

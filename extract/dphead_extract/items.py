@@ -45,7 +45,7 @@ class GroupIds(np.ndarray):
         """Assign ids to items; raise FormatError for any other array."""
         if not isinstance(ids, GroupIds):
             raise FormatError(
-                "Only an array of ids can be assigned to ids of groups. Use "
+                "Only an array of ids can be assigned to items of `GroupIds`. Use "
                 "`group_ids(names, n)`."
             )
         super().__setitem__(rows, ids)

@@ -367,8 +367,8 @@ def _check_images(
     if backbone.transform["interpolation"] is None and found.shapes - {tuple(size)}:
         raise ExtractError(
             f"--interpolation none needs images of {size[0]} x {size[1]} pixels, and "
-            "some have another size. Type --image-size H,W without --interpolation "
-            "none."
+            "some have another size. Omit --interpolation none, and type --image-size "
+            "H,W."
         )
 
 

@@ -365,7 +365,7 @@ def test_groups_are_protected_whole_and_named_in_the_report(
     g = report["guarantee"]
     unit = f"one person (group) with all their rows, of which at most {counted}"
     assert g["protected_unit"] == unit and unit in words(done.out)
-    assert "differ in one group's" in report["statement"]
+    assert "differ in one group:" in report["statement"]
     assert {r["group_cap"] for r in g["releases"]} == {g["group_cap"]} == {2}
     assert g["group_mean"] == (more is not LS)
     assert not report["warnings"]

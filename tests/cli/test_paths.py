@@ -67,7 +67,7 @@ def test_a_pipe_is_refused_before_it_is_opened(command, tmp_path, monkeypatch):
 
 def test_an_unfinished_file_beside_it_is_named(tmp_path):
     (tmp_path / "f.h5.part").write_text("")
-    with pytest.raises(ValueError, match=r"An unfinished \.part file exists"):
+    with pytest.raises(ValueError, match=r"\.part is unfinished"):
         check_there("a features file", tmp_path / "f.h5")
     with pytest.raises(ValueError, match="does not exist"):
         check_there("a features file", tmp_path / "missing")

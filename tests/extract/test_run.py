@@ -238,7 +238,7 @@ def test_scatternet_of_image_files_needs_a_declared_size_whatever_they_hold(
     "declared, picture, message",
     [
         ({"channels": 1}, ("RGB", (8, 8)), "--channels 3"),
-        ({"interpolation": "none"}, ("L", (12, 9)), "Type --image-size H,W"),
+        ({"interpolation": "none"}, ("L", (12, 9)), "and type --image-size H,W"),
     ],
 )
 def test_an_image_that_does_not_fit_what_is_declared_is_refused(

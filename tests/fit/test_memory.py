@@ -73,7 +73,7 @@ def test_without_a_bound_the_fit_must_fit_into_the_machine(monkeypatch):
     wide = ProblemInfo(300, 20_000, 10)
     assert divided(None, facts=wide).kept > 0
     monkeypatch.setattr(memory, "available", lambda: 12_000 * MB)
-    with pytest.raises(ValueError, match=r"can have 12150 MB \(of the machine") as no:
+    with pytest.raises(ValueError, match=r"can use 12150 MB \(of the machine") as no:
         divided(None, facts=wide)
     need = int(re.search(r"classes need (\d+) MB", str(no.value))[1])
     gram = 8 * 20_001**2 // MB

@@ -176,7 +176,7 @@ def check_finite(model: nn.Module, outputs: Any, what: str) -> None:
     ]
     remedy = "although its weights are. Choose another model."
     if bad:
-        remedy = f"as {bad[0]} of its weights has NaN or infinity. Use other weights."
+        remedy = f"as its weight {bad[0]} has NaN or infinity. Use other weights."
     raise ExtractError(
         f"The network's {what} of random images are not finite, {remedy}"
     )

@@ -112,8 +112,8 @@ _REMEDY = (
 def _check_same_images(one: FeaturesFile, other: FeaturesFile) -> None:
     if "parts" in other.config["backbone_kwargs"]:
         raise FormatError(
-            f"{str(other.path)!r} is a combination already. Name the files that it was "
-            "made of instead."
+            f"{str(other.path)!r} is a combination already. Type the files that it was "
+            "made from instead."
         )
     if "shard" in other.config:
         raise FormatError(

@@ -233,7 +233,7 @@ def test_weights_that_are_not_finite_are_named(weights, tmp_path):
     state = load_file(weights / "w.safetensors")
     state["layer1.0.conv1.weight"][0] = torch.nan
     save_file(state, tmp_path / "w.safetensors")
-    with pytest.raises(ExtractError, match=r"as layer1\.0\.conv1\.weight of its"):
+    with pytest.raises(ExtractError, match=r"its weight layer1\.0\.conv1\.weight"):
         load(tmp_path)
 
 
