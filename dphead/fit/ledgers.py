@@ -972,8 +972,8 @@ def _read(
             held = (0, None) if all_there else (book.count_fits(), book.budget())
             if not _is_noted(book, name):
                 held = (None, book.budget() or _noted_budget(place))
-            elif of == name and _is_new_link(place, name):
-                _keep_note(book.path, name, _note_of(book))
+            elif of == name:
+                _note_link(place, name, book)
             one = Elsewhere(place, of, *held, shares=of != dataset_id)
             return one, more, [moved] if moved else []
     except HeldLedger:
@@ -1089,8 +1089,13 @@ def _is_noted(book: Ledger, dataset_id: str) -> bool:
     kept = {note.identity for note in _notes_at(book.path, dataset_id)}
     # an earlier version noted no identity, but its ledger was charged or closed
     if kept == {None}:
-        return book.first("SELECT id FROM seals") is not None
+        return _is_sealed(book)
     return kept <= {None, book.meta(IDENTITY)}
+
+
+def _is_sealed(book: Ledger) -> bool:
+    """Return whether a ledger has a fit, a budget or a declaration, or was closed."""
+    return book.first("SELECT id FROM seals") is not None
 
 
 def note_ledger(
@@ -1133,11 +1138,15 @@ def _note_of(book: Ledger, new_budget: Mapping[str, float] | None = None) -> _No
     return _Note(book.meta(IDENTITY), budget or None)
 
 
-def _is_new_link(place: str, dataset_id: str) -> bool:
-    """Return whether the own ledger is a link, and its identity is not noted yet."""
-    own = place == str(default_ledger_path(dataset_id))
+def _note_link(place: str, dataset_id: str, book: Ledger) -> None:
+    """Note the file behind a data set's own ledger, if its owner made it a link.
+
+    A ledger without identity and seal has no charge, and its note would refuse it.
+    """
+    own = place == str(default_ledger_path(dataset_id)) and os.path.islink(place)
     known = any(note.identity for note in _notes_at(place, dataset_id))
-    return own and os.path.islink(place) and not known
+    if own and not known and (book.meta(IDENTITY) or _is_sealed(book)):
+        _keep_note(book.path, dataset_id, _note_of(book))
 
 
 def _keep_note(name: str, dataset_id: str, note: _Note) -> None:

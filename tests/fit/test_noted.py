@@ -418,3 +418,12 @@ def test_a_linked_ledger_is_noted_when_it_is_first_read(features, tmp_path, firs
     assert "was replaced by another one" in refused(None, name)
     found = {one.path: one.fits for one in charged_elsewhere(name, "other.sqlite")}
     assert found[str(own)] is None
+
+
+def test_a_linked_ledger_without_a_charge_is_not_locked_out(features, tmp_path):
+    """A fit was refused before its charge, and its owner moved the new file."""
+    own = linked(tmp_path / "volume", id_of(features))
+    fitted("ledger", "show", features)
+    assert noted_ledgers(id_of(features)) == []
+    fitted("fit", features, "-o", tmp_path / "run", *FIT)
+    assert noted_ledgers(id_of(features)) == [os.path.realpath(own)]
