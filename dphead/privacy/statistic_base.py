@@ -215,13 +215,15 @@ class Chunk:
 
 
 def counting(statistic: Statistic, rows: IntegerRows, y: Array, used: Array) -> Array:
-    """Return whether each used slot has a finite row with a label, as bool (k,)."""
+    """Return (k,) bool: True for used slots with a finite row and a valid label."""
     # scale is 0 for a row that is not finite.
     return used & (rows.scale > 0) & labeled(statistic, y)
 
 
 def labeled(statistic: Statistic, y: Array) -> Array:
-    """Return whether each row has a class, or a possibly empty label set, as bool (k,).
+    """Return (k,) bool: True for rows with a valid class or a valid label set.
+
+    An empty label set is valid.
 
     Raises
     ------

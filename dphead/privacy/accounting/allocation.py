@@ -130,7 +130,7 @@ def grid_of_ratio(mu: float, direction: str) -> tuple[Losses, Losses] | None:
 
 
 def _grid(mu: float) -> tuple[int, int, float] | None:
-    """Return (first point, number of cells, their width) of the grid of W, or None."""
+    """Return (first point, cell count, width) of W's grid, or None if exp overflows."""
     if mu * (mu / 2 + REACHES[0]) > _LARGEST_EXPONENT:
         return None
     low = high = 0.0

@@ -146,7 +146,8 @@ class Losses:
 def self_composed(one: Losses, count: int) -> Losses:
     """Compose `count` equal releases.
 
-    A bound on the mass lost in transforms becomes probability of an infinite loss.
+    A bound on the mass lost in transforms is added to the probability of an infinite
+    loss.
     """
     if count == 1:
         return one
@@ -205,9 +206,9 @@ def self_composed_ends(chances: np.ndarray, count: int) -> tuple[int, int]:
 def composed(first: Losses, second: Losses) -> Losses:
     """Compose two distributions.
 
-    A bound on the mass lost in transforms becomes probability of an infinite loss. The
-    largest losses, with probability at most TAIL_MASS, become infinite too. The
-    smallest losses are raised to the first kept loss.
+    A bound on the mass lost in transforms is added to the probability of an infinite
+    loss. The largest losses, with probability at most TAIL_MASS, become infinite too.
+    The smallest losses are raised to the first kept loss.
     """
     points = len(first.chances) + len(second.chances) - 1
     size: Any = next_fast_len(points, real=True)

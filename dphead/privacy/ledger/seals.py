@@ -101,7 +101,7 @@ def check_undamaged(file: LedgerFile) -> Record:
 
 
 def damage_of(file: LedgerFile) -> list[str]:
-    """Return a description of the first damage that is found, or an empty list.
+    """Return a list with the first damage that is found, empty without damage.
 
     The function checks four things:
 

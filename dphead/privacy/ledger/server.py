@@ -149,7 +149,7 @@ def _not_a_place() -> LedgerError:
 
 
 def team_url() -> str | None:
-    """Return the URL of the team's ledgers (DPHEAD_LEDGER), or None.
+    """Return the URL of the team's ledgers (DPHEAD_LEDGER), or None if it is not set.
 
     Raises LedgerError if it is set to something else, such as a file.
     """

@@ -368,7 +368,7 @@ class LedgerFile:
             return [*found.all()] if found.returns_rows else []
 
     def first(self, statement: Executable | str, values: Any = None) -> Any:
-        """Return the first row that a statement finds, or None."""
+        """Return the first row that a statement finds, or None without rows."""
         return next(iter(self.query(statement, values)), None)
 
     @contextmanager
@@ -542,7 +542,7 @@ class LedgerFile:
 
 
 def _kind_of(error: Exception) -> int:
-    """Return SQLite's code of an error, without its detail, or 0."""
+    """Return SQLite's code of an error, without its detail; 0 for other errors."""
     return getattr(getattr(error, "orig", error), "sqlite_errorcode", 0) & 0xFF
 
 
