@@ -146,7 +146,7 @@ def moved_to(book: Ledger) -> tuple[str | None, bool]:
 
 
 def counted_at(book: Ledger) -> str | None:
-    """Return the ledger that has a closed ledger's charges now, or None.
+    """Return the ledger that now has a closed ledger's charges; None if none has all.
 
     A ledger can move to a server, and be merged there.
     """

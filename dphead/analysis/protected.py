@@ -84,9 +84,9 @@ def is_vague(expected: dict[str, Any]) -> bool:
 
 
 def about_scores(balanced: bool | None) -> str:
-    """Return a sentence on scores that were adjusted for class sizes, or "".
+    """Return a sentence on scores if they were adjusted for class sizes, else "".
 
-    balanced is the report's `balanced`.
+    `balanced` is the report's entry of this name.
     """
     if not balanced:
         return ""
@@ -102,7 +102,7 @@ def kind_of(report: dict[str, Any]) -> str:
 
 
 def own_model(report: dict[str, Any]) -> str:
-    """Return the `--model` that a network of the user's own code needs, or ""."""
+    """Return the `--model` option for a network of the user's own code, else ""."""
     name = str(report["method"]["name"]).removeprefix(NETWORK)
     return f" --model {name}" if kind_of(report) == "network" and ":" in name else ""
 

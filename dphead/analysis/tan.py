@@ -101,7 +101,7 @@ class Prediction(NamedTuple):
 
     @property
     def doubt(self) -> str:
-        """Return why the prediction is doubtful, or ""."""
+        """Return why the prediction is doubtful; "" if it is not."""
         if self.slope <= 0:
             return ""
         return (

@@ -63,9 +63,10 @@ class Batches:
         check_settings(self)
 
     def resolve(self, settings: dict[str, Any], facts: ProblemInfo) -> dict[str, Any]:
-        """Return the settings with the sampling_prob, steps and learning_rate set.
+        """Return the settings, with the sampling rate, steps and learning rate.
 
-        Existing values of steps and learning_rate stay.
+        They are computed from the batch size and epochs. Existing values of steps and
+        learning_rate stay.
         """
         found = dict(settings)
         if self.batch_size is not None:

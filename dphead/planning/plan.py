@@ -333,7 +333,7 @@ def public_n_rows(n_rows: int, relation: str, nominal_n: int | None) -> int:
 def large_delta(
     epsilon: float, delta: float, n_rows: int, group_cap: int | None = None
 ) -> str | None:
-    """Return why delta is too large for a private fit of n_rows rows, or None.
+    """Return why delta is too large for n_rows rows; None if it is not, or no privacy.
 
     With a large delta, a mechanism may publish a whole unit: a row, or a group with
     group_cap. The number of groups is private and at most n_rows, so a delta below

@@ -1,6 +1,6 @@
 """Take the steps of SGD and Adam on released gradients, for heads and for networks.
 
-The arrays are numpy's, or jax's if the gradients are.
+The arrays are numpy arrays, or jax arrays if the gradients are jax arrays.
 """
 
 from dataclasses import dataclass

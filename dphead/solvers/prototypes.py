@@ -1,4 +1,4 @@
-"""Implement prototype heads: a noisy mean for each class, nearest or cosine."""
+"""Implement prototype heads, which compare rows with noisy class means."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal

@@ -109,8 +109,8 @@ class Hosts:
     def wait(self) -> None:
         """Wait until all processes call this method, for at most a week.
 
-        Sums, and jax's shutdown, wait for 30 and for 5 minutes only. Raises LostProcess
-        if a process was lost.
+        A sum waits for 30 minutes only, and jax's shutdown for 5 minutes. Raises
+        LostProcess if a process was lost.
         """
         from jax._src import distributed  # jax has no public barrier without a sum
 

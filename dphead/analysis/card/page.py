@@ -359,7 +359,7 @@ def _percent(share: float, decimals: int = 1) -> str:
 
 
 def _budget_bar(report: dict[str, Any]) -> _Bar | None:
-    """Return the fraction of the budget spent by all fits, or None."""
+    """Return the fraction of the budget that all fits spent; None without a budget."""
     ledger = report["ledger"]
     budget, total = ledger["budget"], ledger["total_epsilon"]
     if budget is None:
@@ -370,7 +370,7 @@ def _budget_bar(report: dict[str, Any]) -> _Bar | None:
 
 
 def _expected_bar(report: dict[str, Any]) -> _Bar | None:
-    """Return the privately released accuracy with its interval, or None."""
+    """Return the privately released accuracy with its interval; None without one."""
     found = report["expected_accuracy"]
     if found is None:
         return None
@@ -381,7 +381,7 @@ def _expected_bar(report: dict[str, Any]) -> _Bar | None:
 
 
 def _test_bar(report: dict[str, Any]) -> _Bar | None:
-    """Return the accuracy on public test rows, or None."""
+    """Return the accuracy on public test rows; None without such rows."""
     test = report["test"]
     if test is None:
         return None

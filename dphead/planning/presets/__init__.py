@@ -83,7 +83,7 @@ def column(name: str, **where: Any) -> dict[str, Any]:
 
 
 def columns(name: str) -> list[dict[str, Any]]:
-    """Return the settings in each column of a preset's table, or an empty list."""
+    """Return the settings in each column of a preset's table; empty without one."""
     lists = load(name).get("columns", {})
     return [
         dict(zip(lists, values, strict=True))
