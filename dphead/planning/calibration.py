@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,6 @@ _FIRST_STEP = 0.5  # first and largest step in the logarithm of the noise
 # on a coarser grid
 _TOLERANCE, _PLD_TOLERANCE, _COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
 _COARSER = 10  # width of the coarser grid's cells relative to the finer grid
-_BRENT_RELATIVE = 2.0**-50  # relative tolerance of the logarithm, as in `brentq`
 
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
 # accountants of Poisson batches
@@ -190,6 +190,8 @@ def smallest_scale(
     ValueError
         If no s within exp(±200) reaches the target.
     """
+    from scipy.optimize import brentq  # imported here: full batches do not need it
+
     cost = lru_cache(cost)  # the search computes some costs twice
     faster = lru_cache(roughly) if roughly else cost
 
@@ -213,7 +215,8 @@ def smallest_scale(
         return rough(log_scale) + before + share * (after - before)
 
     margin = tolerance / 8
-    root = _root(near, low, high, margin) + margin
+    found: Any = brentq(near, low, high, xtol=margin)
+    root = float(found) + margin
     while cost(math.exp(root)) > target:
         root += tolerance / 4
     return math.exp(root)
@@ -234,50 +237,6 @@ def _bracket(
             "Change epsilon or delta.",
         )
     return low, high
-
-
-def _root(
-    f: Callable[[float], float], low: float, high: float, tolerance: float
-) -> float:
-    """Return a root of f between low and high, where f has two signs.
-
-    The result has the same bits as that of SciPy's `brentq`, whose import takes as long
-    as a whole search.
-
-    References
-    ----------
-    Brent 1973, chapter 4.
-    """
-    before, x, other = low, high, low
-    f_before, f_x, f_other = f(low), f(high), f(low)
-    last = step = high - low
-    while True:
-        if f_x != 0 and f_before != 0 and (f_before > 0) != (f_x > 0):
-            other, f_other = before, f_before
-            last = step = x - before
-        if abs(f_other) < abs(f_x):
-            before, x, other = x, other, x
-            f_before, f_x, f_other = f_x, f_other, f_x
-        delta = (tolerance + _BRENT_RELATIVE * abs(x)) / 2
-        half = (other - x) / 2
-        if f_x == 0 or abs(half) < delta:
-            return x
-        short = math.inf  # bisect, unless a step by interpolation is short
-        if abs(last) > delta and abs(f_x) < abs(f_before):
-            if before == other:
-                short = -f_x * (x - before) / (f_x - f_before)
-            else:
-                one = (f_before - f_x) / (before - x)
-                two = (f_other - f_x) / (other - x)
-                top = f_other * two - f_before * one
-                short = -f_x * top / (two * one * (f_other - f_before))
-        if 2 * abs(short) < min(abs(last), 3 * abs(half) - delta):
-            last, step = step, short
-        else:
-            last = step = half
-        before, f_before = x, f_x
-        x += step if abs(step) > delta else math.copysign(delta, half)
-        f_x = f(x)
 
 
 def calibrate(

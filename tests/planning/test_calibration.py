@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq
 
 from dphead.planning.calibration import (
     ACCOUNTANTS,
     OF_SAMPLES,
-    _root,
     calibrate,
     classic_rdp_epsilon,
     epsilon_by,
@@ -138,25 +136,6 @@ def test_an_accountant_that_does_not_apply_says_so(accountant, relation, message
     group = [GaussianEvent(5.0, 0.05, 100, 2)]
     with pytest.raises(ValueError, match="units of one row"):
         epsilon_by("rdp-classic", group, 1e-5)
-
-
-@given(
-    st.floats(0.1, 5),
-    st.floats(-3, 3),
-    st.floats(1e-4, 2),
-    st.floats(1e-4, 2),
-    st.floats(-12, -2).map(lambda x: 10**x),
-    st.booleans(),
-)
-@fast
-def test_a_root_has_the_bits_of_scipys(slope, root, below, above, tolerance, bent):
-    def f(x):
-        away = slope * (x - root)
-        return away**3 + 1e-3 * away if bent else -math.expm1(-away)
-
-    ends = root - below, root + above
-    assert _root(f, *ends, tolerance) == brentq(f, *ends, xtol=tolerance)
-    assert _root(f, *ends[::-1], tolerance) == brentq(f, *ends[::-1], xtol=tolerance)
 
 
 @pytest.mark.parametrize(
