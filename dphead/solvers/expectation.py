@@ -189,7 +189,7 @@ def _interval(middle: float, sd: float, deviations: float) -> AccuracyEstimate:
 
 
 def counted(answer: Released, least: float) -> tuple[float, float, float]:
-    """Return the number of rows, the fraction of correct rows, and that one's noise.
+    """Return the number of rows, the fraction of correct rows, and its noise's sd.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
 def exceeded(about: About | None, run: FinishedRun) -> Iterator[Finding]:
     """Yield a finding if later fits exceed the epsilon that the institution states.
 
-    The verdict of a card counts fits up to its own fit.
+    The verdict of a card counts fits up to the run's own fit.
     """
     limit, now = about and about.max_epsilon, run.spent_now.epsilon
     if limit is not None and now > max(limit, run.report["ledger"]["total_epsilon"]):
