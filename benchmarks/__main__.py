@@ -1,4 +1,4 @@
-"""`python -m benchmarks`, with each error that a user can correct in one line."""
+"""Run `python -m benchmarks`; errors that a user can correct take one line."""
 
 from benchmarks.commands import main
 

@@ -47,7 +47,7 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """Hold one printed number. Texts are as printed, to be found in the paper.
+    """Hold one printed number, with texts as printed in the paper.
 
     row, column: place in the table. settings: the row's settings besides the preset.
     epsilon: a float as text, "inf", or "" if unknown. delta: a float as text, ""

@@ -363,7 +363,7 @@ def _first_group_only(groups: np.ndarray, cap: int) -> np.ndarray:
 
 
 def _runs_only(groups: np.ndarray, cap: int) -> np.ndarray:
-    """Cap runs of slots of one group instead of the group."""
+    """Apply the cap to each run of adjacent rows of a group, not to the group."""
     runs = np.cumsum(np.append(1, groups[1:] != groups[:-1]))
     return sampling.within_cap(runs, cap) | (groups == sampling.NO_GROUP)
 

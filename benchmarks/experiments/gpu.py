@@ -1,9 +1,9 @@
 """Measure what needs an accelerator: `python -m benchmarks gpu PARTS`.
 
-Parts: `equality` of the sums and seeded heads of a GPU and of the processor, to the
-bit; `scale`, DP-FC's releases at ImageNet's size; `extraction` beside plain timm and
-kymatio. Each part stores its rows in results/gpu/rows.jsonl. `python -m benchmarks
-claims` has the commands of the papers' networks.
+`equality` compares sums and seeded heads of a GPU with those of the processor, bit by
+bit. `scale` times DP-FC's releases at ImageNet's size. `extraction` is timed beside
+plain timm and kymatio. Each part stores its rows in results/gpu/rows.jsonl. `python -m
+benchmarks claims` has the commands of the papers' networks.
 """
 
 import json

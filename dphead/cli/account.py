@@ -115,7 +115,7 @@ def _check_together(given: dict[str, Any]) -> None:
 
 
 def _refuse(problem: str, named: Collection[str], todo: str) -> None:
-    """Raise an error that names these options and an action, if there are any."""
+    """Raise an error with an action if any options are `named`."""
     if named:
         options = ("set" if name == "settings" else name for name in sorted(named))
         names = ", ".join(f"--{name}".replace("_", "-") for name in options)

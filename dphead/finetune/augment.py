@@ -149,8 +149,8 @@ def _blurred(x: Tensor, sd: Tensor) -> Tensor:
 def _ours(x: Tensor, u: Tensor) -> Tensor:
     """Apply TAN23's "OURS": crop, flip, and light color jitter [TAN23 section 4.2].
 
-    The crop follows padding by reflection (20 pixels of 224). The paper does not state
-    the strength of the jitter; we use 0.2.
+    The image is padded by reflection before the crop (20 pixels of 224). The paper does
+    not state the strength of the jitter; we use 0.2.
     """
     pad = max(4, round(20 * x.shape[2] / 224))
     return jitter(_crop_flip(x, u, pad), u[:, 4:], light=0.2, hue=0.0)

@@ -208,7 +208,7 @@ def _added(vectors: Iterable[Tensor]) -> Tensor:
 
 
 class _RowModule(nn.Module):
-    """Return the loss of one row, as a module with the network's parameters."""
+    """Compute the loss of one row, as a module with the network's parameters."""
 
     loss: RowLoss
 

@@ -1,4 +1,4 @@
-"""Tune at a fraction of the cost: plan in the flat region, then simulate [TAN23].
+"""Plan trainings with much noise, and simulate them at lower cost [TAN23].
 
 In the flat region (sigma of 2 or more), epsilon depends only on the total amount of
 noise, to a good approximation. Simulations keep this amount constant. A simulated run

@@ -1,4 +1,4 @@
-"""Fit heads from files to files: charge, run, resume and report.
+"""Fit heads from features files to run folders: charge, run, resume and report.
 
 Code here must not choose the noise or write a sum without noise.
 """

@@ -395,7 +395,7 @@ def _own_people() -> ImageIndex:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Describe another ledger on the same images, which the run's does not count.
+    """Describe a ledger on the same images that the run's ledger does not count.
 
     Attributes
     ----------
@@ -410,7 +410,7 @@ class Elsewhere:
     overlap : Overlap or None
         Images shared with another data set. None for the same data set.
     shares : bool
-        Whether it belongs to a different data set that shares the run's ledger.
+        Whether the ledger is that of a different data set that shares the run's ledger.
     """
 
     path: str
@@ -501,7 +501,7 @@ def check_alone(
 
 
 def _remedy(other: Elsewhere) -> str | None:
-    """Return what makes a ledger count that is missing, or is to be merged."""
+    """Return what to do about a missing ledger, or one that is not merged yet."""
     if other.fits is None:
         return (
             "Mount its volume or restore it from a backup, and pass it as the ledger "

@@ -177,7 +177,7 @@ def _read_again(releases: list[PlannedRelease]) -> bool:
 
 
 def _divided(room: int, loaded: int, more: int) -> _Share:
-    """Load features if their larger blocks fit too, and keep rows if memory remains.
+    """Divide `room` bytes between loaded features, if they fit, and kept rows.
 
     `loaded` is the size of the features in bytes (0: do not load). `more` is the extra
     size of the larger blocks that loaded features have.

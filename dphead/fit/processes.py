@@ -85,7 +85,7 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
 
 
 def _connect(hosts: Hosts) -> None:
-    """Connect all processes, and redirect the line that gloo prints to stderr."""
+    """Connect all processes, and send the line that gloo prints on stdout to stderr."""
     sys.stdout.flush()
     out = os.dup(1)
     os.dup2(2, 1)

@@ -92,7 +92,7 @@ def statement_of(report: dict[str, Any]) -> str:
 
 
 class Tested(NamedTuple):
-    """Hold test metrics, whether the rows are "public" or "private", and their origin.
+    """Hold test metrics, and the test rows' privacy ("public", "private") and origin.
 
     All fields are None if nothing was tested.
     """

@@ -1,6 +1,6 @@
 """Define the errors of the extraction side.
 
-Their messages may name public values only: sizes, names of options, file formats.
+Their messages are for the data holder: some name private files, rows or counts.
 """
 
 

@@ -1,6 +1,6 @@
 """Convolve ScatterNet's maps with random patches of synthetic images.
 
-Each layer's filters are the previous layer's responses to random patches, whitened, of
+Each layer's filters are whitened random patches of the previous layer's maps of
 synthetic images (dead leaves and 1/frequency, `synthetic`).
 Coates and Ng (2012) learn such layers from the data. Here scattering (Bruna, Mallat
 2013) comes first. A seed generates all filters, which need no weights file and spend no

@@ -66,8 +66,9 @@ def _seal(path: Path, columns: list[_Extent], complete: bool) -> bytes:
 def _digest_outside(path: Path, columns: list[_Extent]) -> str:
     """Return the sha256 of a file's bytes after the seal that belong to no column.
 
-    The digest omits HDF5's mark, because a killed run leaves the mark and can be
-    resumed. Raises ValueError for columns that overlap or lie outside the file.
+    The digest omits HDF5's mark of an open file, because a killed run leaves this mark
+    and can be resumed. Raises ValueError for columns that overlap or lie outside the
+    file.
     """
     digest, end = hashlib.sha256(), path.stat().st_size
     with open(path, "rb") as file:

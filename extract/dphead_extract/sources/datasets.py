@@ -227,8 +227,9 @@ def _facts(table: TableFile, image: str, roles: dict[str, str]) -> list[Any]:
 def _agreed(classes: Classes, said: list[str] | None) -> Classes:
     """Return the declared classes, checked against the header's class names.
 
-    Numbers are indices into these names. --folder-names-are-public declares the
-    header's names. Raises ExtractError if the declared names differ from the header's.
+    Labels in the table are indices into the header's names, which
+    --folder-names-are-public declares. Raises ExtractError if the declared names differ
+    from the header's.
     """
     if said is None:
         return classes
