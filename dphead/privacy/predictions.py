@@ -62,10 +62,9 @@ def integer_weights(weights: np.ndarray) -> IntegerWeights:
     squared = (parts**2).sum(axis=1)
     length = float(np.sqrt(float(squared.max())))
     longest = largest * length / 2**20
-    # Cauchy-Schwarz with RADIUS bounds every score by 2**30.
-    room = _MAX_WEIGHT_NORM - 2 * np.sqrt(
-        weights.shape[1]
-    )  # rounding may lengthen them
+    # Cauchy-Schwarz with RADIUS bounds every score by 2**30. Rounding can increase the
+    # norms of weights, so they get a smaller bound.
+    room = _MAX_WEIGHT_NORM - 2 * np.sqrt(weights.shape[1])
     step = max(largest / _MAX_INTEGER_WEIGHT, longest / room)
     w = np.rint(weights / step)
     return IntegerWeights(w.astype(np.int16), step)

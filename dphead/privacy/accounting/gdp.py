@@ -14,9 +14,8 @@ from scipy.special import erfcx, ndtr
 
 from dphead.privacy.accounting.events import GaussianEvent, check, require
 
-_LARGEST_EPSILON = (
-    1e12  # a larger epsilon is reported as infinite; chosen, not measured
-)
+# A larger epsilon is reported as infinite. Chosen, not measured.
+_LARGEST_EPSILON = 1e12
 # 36 units of 2**-53: erfcx errs by at most 8.3 units (measured at 330,000 points
 # against mpmath), and each operation around it by half a unit.
 _MILLS_ROUNDING = 4e-15
