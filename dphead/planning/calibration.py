@@ -30,9 +30,8 @@ from dphead.privacy.rounding import rounded_up
 # because the accountant checks each result against the budget.
 _LARGEST_EPSILON = 1e11  # a search for mu replaces any larger epsilon by this number
 _SMALLEST_MU = 1e-150
-_ROUNDING = (
-    1e-15  # first relative step to the safe side, doubled until the check passes
-)
+# first relative step to the safe side, doubled until the check passes
+_ROUNDING = 1e-15
 _LARGEST_LOG_SCALE = 200.0  # log of the noise factor at which the search gives up
 _LEAST_COST, _MOST_COST = 1e-12, 1e12  # keep logarithms of epsilon finite
 _FIRST_STEP = 0.5  # first and largest step in the logarithm of the noise
