@@ -154,7 +154,7 @@ def files(dataset: str, features: str, folder: Path | None = None) -> list[Path]
         return [small_images(folder)] * 2
     if features == "CNN on pixels":
         return [images(dataset, folder)] * 2
-    if features == MAPS:  # of the configuration that TB21's Table 13 names
+    if features == MAPS:  # with the configuration in TB21's Table 13
         norm = "-normalized-27" if dataset == "fashion-mnist" else ""
         features = f"scatternet{norm}"
     else:

@@ -240,7 +240,7 @@ def _network(claim: Claim, preset: str) -> Job:
     names = ("batch_size", "steps", "learning_rate")
     settings |= {k: claim.settings[k] for k in names if k in claim.settings}
     epsilon, delta = float(claim.epsilon), float(claim.delta or 1e-5)
-    if epsilon == float("inf"):  # of Table 23 without noise: all layers, the last layer
+    if epsilon == float("inf"):  # Table 23 without noise: all layers, or the last layer
         column = presets.columns("de22-23-no-noise")[claim.method == "dp-sgd"]
         settings |= {k: column[k] for k in names}
         layers = {"layers": "^head[.]"} if claim.method == "dp-sgd" else {}
@@ -248,7 +248,7 @@ def _network(claim: Claim, preset: str) -> Job:
         preset = ""
     if preset.startswith("tan23"):
         known = presets.load(preset)["dp-sgd"] | settings
-        if claim.settings.get("batch_size") == 256:  # a simulated run, of 1/64
+        if claim.settings.get("batch_size") == 256:  # a simulated run at factor 64
             settings["noise_multiplier"] = known["noise_multiplier"] / 64
             known |= settings
         sigma, batch_size = known["noise_multiplier"], known["batch_size"]

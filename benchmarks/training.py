@@ -30,7 +30,8 @@ from dphead.planning.plan import large_delta
 from dphead.privacy.accounting import GaussianEvent
 from dphead.solvers.base import ProblemInfo
 
-SHAPES = {"mnist": "81,7,7", "fashion-mnist": "81,7,7", "cifar10": "243,8,8"}  # of maps
+# shapes of ScatterNet's maps
+SHAPES = {"mnist": "81,7,7", "fashion-mnist": "81,7,7", "cifar10": "243,8,8"}
 _PREPARE = run._prepare
 _SIZE = 1000  # parameters of a planned network: a plan depends on no weight
 
@@ -108,7 +109,7 @@ def planned(job: Job, calibrate: bool = True) -> None:
     if calibrate:
         named = settings.model, settings.views, settings.augment
         statistic = ModelGradient(facts.n_classes, _SIZE, *named)
-        spec = SimpleNamespace(images=0)  # of a group
+        spec = SimpleNamespace(images=0)  # no groups
         network: Any = SimpleNamespace(statistic=statistic, start=None, spec=spec)
         run.make_training(settings, target, facts, network)
 

@@ -74,7 +74,7 @@ def scattering() -> None:
     `ratio` compares the best rates of both. `plain_ratio` compares with kymatio's best
     rate with torch's own threads, as kymatio is usually run.
     """
-    # of the extra `bench`
+    # the extra `bench` installs kymatio
     from kymatio.scattering2d.frontend import (  # pyright: ignore[reportMissingImports]
         torch_frontend,
     )

@@ -166,7 +166,7 @@ def again(folder: Path, case: Case, run: Callable[..., Any]) -> list[str]:
     last = run(folder, case.arguments)
     if "Traceback" in last.said:
         return [f"a traceback: {last.said[-300:]}"]
-    # a finished extraction is done, and a finished run is not run again
+    # a finished extraction succeeds again, and a finished run is refused
     wanted = 2 if finished and case.name != "extract" else 0
     if last.code != wanted:
         return [f"exit code {last.code} for {wanted} again: {last.said[-300:]}"]

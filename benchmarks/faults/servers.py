@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-SECONDS = 60  # in which a server must start or stop
+SECONDS = 60  # time limit for a server to start or stop
 OWNER, CLIENT = "olga", "claire"  # roles: owner of the tables; may charge
 # processes that run at the same time begin 97 ports apart
 _PORTS = count(97 * os.getpid())
@@ -88,7 +88,7 @@ class Server:
             [*ready, "-p", str(self.port)], stdout=subprocess.DEVNULL
         ).returncode:
             if self._process.poll() is not None:
-                raise AssertionError("PostgreSQL must start, and ended")
+                raise AssertionError("PostgreSQL ended instead of starting")
 
     def stop(self, how: int = signal.SIGINT) -> None:
         """Stop the server and cut off clients. SIGQUIT acts like a power failure."""

@@ -288,7 +288,7 @@ def _of_same_rows(which: Path) -> str:
     with open_features(which) as file:
         if not made_of_images(extraction_of(file)):
             return rows
-        # of this file, since a ledger can count images of other files too
+        # ask for this file's images: a ledger can count images of other files too
         blocks = (file.dataset_id, file.salt, blocks_of(file))
         return recognized if image_index().has_blocks(*blocks) else images
 

@@ -343,7 +343,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     if data.digests is None:
         return data
     if options.group_cap and options.ledger != IN_MEMORY and not has_home():
-        RowGroups("", data.groups).compared(None, protects=True)  # raises
+        RowGroups("", data.groups).compared(None, protects=True)  # raises LedgerError
     system, new = options.people, options.new_people
     index_of = people_index(declares=system is not None) if has_home() else None
     people = People(index_of, system, new)

@@ -90,7 +90,7 @@ class _OnDevice(Generic[_T]):
         steps: Any = self.solver.solve(facts)  # None begins a generator
         answer: Any = None
         while True:
-            # only while the solver computes, so that other code keeps its settings
+            # set jax only while the solver computes, so that other code is unaffected
             with own_settings() as jnp:
                 if answer is not None:
                     answer = changed(answer, partial(_placed, jnp))

@@ -832,11 +832,11 @@ def _counted_with(
     ledger can be read. The keys are real paths, or names on a server.
     """
     names, found = [dataset_id], dict[str, Elsewhere]()
-    for name in names:  # grows
+    for name in names:  # the loop extends this list
         names += [one for one in joined_to(_own_people(), name) if one not in names]
         places = known_ledgers(name)
         places += map(str, own if name == dataset_id else ())
-        for place in places:  # grows
+        for place in places:  # the loop extends this list
             key = place if is_on_server(place) else os.path.realpath(place)
             if key not in found:
                 found[key], more, moved = _read(place, name, dataset_id)

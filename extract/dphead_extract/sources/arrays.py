@@ -150,8 +150,8 @@ def _open_idx(path: Path, declared: SourceOptions) -> Source | None:
         x, y = (read_idx(file) for file in pairs[name])
         if not (x.ndim == 3 and y.ndim == 1 and len(x) == len(y)):
             raise ExtractError(
-                f"IDX images {x.shape} and labels {y.shape} in {str(path)!r} do not "
-                "fit. Download them again."
+                f"IDX images must have shape (n, H, W) and labels (n,), got {x.shape} "
+                f"and {y.shape} in {str(path)!r}. Download them again."
             )
         arrays.append(x)
         labels.append(y.astype(np.int64))
