@@ -179,7 +179,7 @@ def noise_scale(
     if spec.noise_multiplier == 0:
         known = np.isfinite(spec.clip_norm)  # otherwise `release` computes a clip norm
         return statistic.unit(spec.clip_norm, append) if known else 1.0, 0.0
-    # The accountant's pair for Poisson batches contains replace-one already.
+    # For Poisson batches, the accountant's pair of distributions covers replace-one.
     relation = "zero_out" if spec.sampling_prob < 1 else spec.relation
     squared = statistic.sensitivity_sq(relation, spec.clip_norm, append)
     check_whole("sensitivity_sq", squared, 1)

@@ -115,7 +115,7 @@ class Gradient(Statistic):
             return largest_norm
         append = params.transform.append
         whole = float(np.hypot(largest_norm, append))
-        # A residual may grow with the scores, and these with the weights.
+        # A residual may grow with the scores, and scores grow with the weights.
         weights = 0.0 if params.weights is None else np.linalg.norm(params.weights)
         return self.longest_residual(float(weights * whole)) * whole
 

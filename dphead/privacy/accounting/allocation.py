@@ -69,8 +69,8 @@ def epoch_losses(
     if ratio is None:
         return nothing
     unseen, seen = ratio
-    # Under P one ratio is weighted by itself: E_Q[R f(R)] = E_Q[W_1 f(R)]
-    # (proofs/allocation.md, step 3). No error is multiplied by a large ratio.
+    # Under P, probabilities of one ratio are multiplied by the ratio: E_Q[R f(R)] =
+    # E_Q[W_1 f(R)] (proofs/allocation.md, step 3). So no error is multiplied by it.
     if direction == "removed":
         sums = composed(self_composed(unseen, steps - 1), seen)
     else:

@@ -62,8 +62,8 @@ def seal(file: LedgerFile) -> None:
     The digest also covers the last seal.
     """
     before, digest, number = file.first(_LAST) or (0, "", 0)
-    # All values, but only the fits since the last seal: the chain covers the others.
-    # They are read back, so that the digest is of what the database kept.
+    # All values, but only the fits since the last seal: the chain covers earlier fits.
+    # Values and fits are read back, so that the digest is of what the database kept.
     meta = json.dumps(file.facts(), sort_keys=True)
     charges, _ = _charges(file, before)
     count = before + len(charges)
