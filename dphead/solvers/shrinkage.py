@@ -72,7 +72,7 @@ def shrunk_weights(gram: Released, sums: Released, ridge: float) -> np.ndarray:
     span, missing = _between_classes(right, sums.noise_sd, values - seen)
     weights = inverse * right
     spread = inverse * span
-    # (D + U M Uᵀ)⁻¹ by Woodbury, D diagonal and M not negative
+    # (D + U M Uᵀ)⁻¹ by Woodbury, with D diagonal and M positive semidefinite
     inner = xp.eye(len(missing)) + missing @ (span.T @ spread)
     between = spread @ xp.linalg.solve(inner, missing @ (span.T @ weights))
     return vectors @ (weights - between)
