@@ -399,9 +399,11 @@ def _error_of(error: exc.DBAPIError) -> LedgerError:
 
 
 def is_settled(error: exc.DBAPIError) -> bool:
-    """Return whether a server reported that it rolled back at COMMIT."""
+    """Return whether a server reported at COMMIT that it rolled back."""
     state = getattr(error.orig, "sqlstate", None) or ""
-    return not error.connection_invalidated and state[:2] in ("23", "40")
+    # 40003: the server does not know whether the transaction was committed
+    unknown = error.connection_invalidated or state == "40003"
+    return not unknown and state[:2] in ("23", "40")
 
 
 def init(url: str) -> str:

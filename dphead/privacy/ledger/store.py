@@ -517,6 +517,8 @@ class LedgerFile:
             if self._db is None:
                 settled = server.is_settled(error)
                 cause = "The connection to the team ledger was lost."
+                if not error.connection_invalidated:
+                    cause = "The team ledger's server did not confirm COMMIT."
             else:
                 # If SQLite was busy, COMMIT waited for readers and wrote nothing.
                 settled = _kind_of(error) in _BUSY

@@ -281,6 +281,33 @@ def test_a_charge_whose_answer_is_lost_is_settled_by_its_id(
     assert ledger.verify() == []
 
 
+@pytest.mark.parametrize("code", ["40001", "40003"])
+def test_a_commit_of_unknown_result_is_settled_by_the_fits_id(
+    ledger, monkeypatch, code
+):
+    """A server that reports 40003 can have committed. After 40001 it has not."""
+    driver, armed = psycopg.Connection, [True]
+    commit, rollback = driver.commit, driver.rollback
+
+    def failing(connection):
+        if not armed:
+            return commit(connection)
+        armed.clear()
+        (commit if code == "40003" else rollback)(connection)
+        raise psycopg.errors.lookup(code)("COMMIT")
+
+    monkeypatch.setattr(driver, "commit", failing)
+    said = ""
+    try:
+        charge(ledger, "mine")
+    except LedgerError as error:
+        said = str(error)
+    assert not armed
+    assert ("(SQLSTATE 40001)" in said, not said) == (code == "40001", code == "40003")
+    assert ledger.holds("mine") == (code == "40003")
+    assert ledger.verify() == []
+
+
 def test_a_charge_that_cannot_be_settled_says_so(team, dataset_id, ledger, cutter):
     """Not "nothing was charged": the id is asked for by the next run."""
     mine = Ledger(team.url(CLIENT, cutter.port), dataset_id)
