@@ -472,8 +472,12 @@ def write_report(
 def _tidy(out: Path) -> None:
     """Remove the files that only an unfinished run needs.
 
-    fit.json stays until the others are removed (`refuse_unfinished`).
+    fit.json is removed last, and only if the others are gone: `refuse_unfinished`
+    refuses a folder that has it.
     """
-    shutil.rmtree(out / "releases", ignore_errors=True)
-    for name in (CHECKPOINT, "fit.json", "lock"):
+    releases = out / "releases"
+    shutil.rmtree(releases, ignore_errors=True)
+    for name in (CHECKPOINT, "lock"):
         (out / name).unlink(missing_ok=True)
+    if not releases.exists():
+        (out / "fit.json").unlink(missing_ok=True)

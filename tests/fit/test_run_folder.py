@@ -311,10 +311,23 @@ def test_a_run_with_private_files_is_neither_checked_nor_used(
     assert dphead(*used).code == (command == "check")  # features of unknown origin
 
 
-def test_only_the_folders_own_files_are_part_of_the_release(features, run, monkeypatch):
-    """Stored releases stay if the disk fails as they are removed."""
-    monkeypatch.setattr(run_folder.shutil, "rmtree", lambda *_, **__: None)
+def test_a_run_keeps_fit_json_while_its_releases_stay(features, run, monkeypatch):
+    """The disk fails as they are removed. The same command removes them later."""
+    with monkeypatch.context() as failing:
+        failing.setattr(run_folder.shutil, "rmtree", lambda *_, **__: None)
+        fit(features, run)
+    assert (run / "releases").exists() and (run / "report.json").exists()
+    assert (run / "fit.json").exists()
+    assert "ended before it removed its private files" in refusal("check", run)
+    assert "holds a finished run" in refusal("fit", features, "-o", run, *LS)
+    assert not {p.name for p in run.iterdir()} & {"releases", "fit.json", "lock"}
+    assert charges() == 1
+
+
+def test_only_the_folders_own_files_are_part_of_the_release(features, run):
+    """A folder named releases came back, as from a copy of the unfinished run."""
     fit(features, run)
+    (run / "releases").mkdir()
     said = words(dphead("check", run).out)
     assert "releases is in the run folder, but is not part of the release" in said
 
