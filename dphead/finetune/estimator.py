@@ -137,7 +137,8 @@ class DPFinetuneClassifier(PrivateClassifier):
         Parameters
         ----------
         X : array-like of shape (n, h, w) or (n, h, w, channels), uint8; or (n, ...)
-            Images, floats or tokens, also as a PyTorch tensor.
+            Images, floats or tokens, also as a PyTorch tensor. dphead copies them to
+            memory.
         y : array-like of shape (n,)
             Labels. Rows with an undeclared label add zero to every sum.
         groups : array-like of shape (n,), default=None
@@ -160,7 +161,8 @@ class DPFinetuneClassifier(PrivateClassifier):
                 "classes."
             )
         names = declared(self.classes)
-        x = _rows(X, self.vocabulary)
+        # each row must stay in its slot, even if other code changes the array
+        x = _rows(X, self.vocabulary).copy()
         # labels are read one by one, so that none affects the charge
         labels, y = given_labels(y, len(x), names)
         cap = self.group_cap
@@ -352,6 +354,4 @@ def _rows(x: Any, vocabulary: int | None) -> np.ndarray:
             "images must have shape (n, h, w) or (n, h, w, channels), got shape "
             f"{x.shape}. Reshape them."
         )
-    if x.ndim == 3:
-        return x[:, None]
-    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    return x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)

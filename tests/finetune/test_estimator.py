@@ -245,3 +245,36 @@ def test_images_that_are_not_uint8_are_refused():
     x, y = data()
     with pytest.raises(ValueError, match="uint8"):
         classifier().fit(x.astype(float), y)
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("more", [{"group_cap": 4}, {"sampling": "allocation"}])
+def test_rows_that_change_during_a_fit_stay_in_their_slots(more, in_file, tmp_path):
+    """A row would be in two batches of an epoch, or in the groups of two persons."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 6)).astype(np.float32)
+    found = []
+    for shuffled in (False, True):
+        np.save(tmp_path / "x.npy", rows)
+        x = np.load(tmp_path / "x.npy", mmap_mode="r+" if in_file else None)
+
+        def rate(step, steps, x=x, shuffled=shuffled):
+            if shuffled:  # dphead calls the schedule between steps
+                np.random.default_rng(5).shuffle(x)
+            return 0.5
+
+        given = {"classes": [0, 1], "epsilon": 50.0, "delta": 1e-3, "steps": 2}
+        given |= {"batch_size": 5 if "group_cap" in more else 20, "random_state": 1}
+        fit = DPFinetuneClassifier(
+            model=nn.Sequential(nn.Linear(6, 2, bias=False)),
+            noise_multiplier=1.0,
+            learning_rate_schedule=rate,
+            **(given | more),
+        )
+        for parameter in fit.model.parameters():
+            nn.init.zeros_(parameter)
+        groups = np.arange(40) // 4 if "group_cap" in more else None
+        found.append(fit.fit(x, np.arange(40) % 2, groups).weights_)
+        assert (np.asarray(x) == rows).all() == (not shuffled)
+    assert (found[0] == found[1]).all()
