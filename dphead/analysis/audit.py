@@ -137,9 +137,10 @@ def _scores(
     kinds: Iterable[Seen] = (),
     progress: Callable[[int], None] | None = None,
 ) -> _AuditRecord:
-    """Run `fits` fits in each of the two worlds, divided among the problems.
+    """Return the record of `fits` fits with the canary and as many without it.
 
-    A large release without rows, with the noise of `kinds`, follows each fit.
+    The problems share the fits. After each fit, `NoiseAlone` releases sums of no rows,
+    with many entries and the noise of `kinds`.
     """
     specs, noise = uncharged(plan), NoiseSource()
     alone = NoiseAlone(kinds, noise)

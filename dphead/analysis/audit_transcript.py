@@ -439,10 +439,10 @@ def transcript(
 
 
 class NoiseAlone:
-    """Make large releases without rows, with the noise of the method's releases.
+    """Release sums of no rows, with the noise of the method's releases.
 
-    One sum is symmetric and one is not, if the method has both. Their many entries show
-    the distribution of the noise in few fits.
+    One sum is symmetric and one is not, if the method has both kinds. Their many
+    entries show the distribution of the noise in few fits.
 
     Parameters
     ----------

@@ -70,7 +70,9 @@ def _show(
     steps: int,
     delta: float,
 ) -> None:
-    """Print eta, Sigma, and epsilon by TAN, RDP and PLD.
+    """Print a training's total amount of noise, and its epsilon by TAN, RDP and PLD.
+
+    The total amount of noise is Sigma = 1 / eta.
 
     \b
     dphead tan show --n-rows 50000 --batch-size 4096 --noise-multiplier 3 \\

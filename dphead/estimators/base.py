@@ -152,8 +152,10 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             grid search.
         PrivateNotice
             Before the charge, if the rows of `axes_from` could not be compared with the
-            training rows. After the fit, with the number of labels that match no class.
-            Both are private.
+            training rows, or if ledgers may have fits on them. After the fit, with the
+            number of labels that match no class, the number of rows that are not finite
+            in float32, and a column that dominates the rows' norms. Do not publish
+            these notices.
         """
         check_settings(self)
         X, y, groups = as_arrays(X, y, groups)

@@ -506,7 +506,8 @@ class TorchSums:
         if self.is_compared(ask.statistic):
             return self._heads.add(ask, rows, y, used, out)
         params = self._take(ask)
-        # whole numbers below 2**53, which float64 adds exactly: one copy per block
+        # float64 adds whole numbers below 2**53 exactly, so the sum stays on the device
+        # and is copied to the host once per block
         total = torch.zeros(len(out), dtype=torch.float64, device=self.network.device)
         with one_thread():
             for i, part in enumerate(self._chunks(ask, rows)):

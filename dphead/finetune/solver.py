@@ -120,7 +120,10 @@ class NetworkDescent(Step):
         return 2 if self.normalization else 0
 
     def solve(self, facts: ProblemInfo) -> Generator[Request, Released, TrainingState]:
-        """Take all steps, and return the last state. Its `average` has the weights."""
+        """Take the remaining steps, and return the last state.
+
+        The trained weights are its `average`. Its `weights` are the last iterate.
+        """
         state = self.resumed
         if state is None:
             transform = RowTransform()

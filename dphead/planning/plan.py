@@ -122,7 +122,7 @@ class Plan(Target):
     def summary(self) -> list[dict[str, Any]]:
         """Return one row for each kind of release, with its fields, count and mu.
 
-        mu is None for releases without privacy and for Poisson batches.
+        mu is None unless a release is private, has noise and uses full batches.
         """
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         for s in self.specs:

@@ -138,7 +138,8 @@ def _target(path: Path) -> Path:
     """
     if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
         raise OSError(
-            f"{path} is a link of another user. Type the path that you want to write."
+            f"{path} is a link of another user, so dphead does not write through it. "
+            "Type the path of the file itself, or a path in a folder of your own."
         )
     # Replace a link's target, with a temporary file next to it: a rename cannot cross
     # disks.

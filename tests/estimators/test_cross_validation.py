@@ -125,6 +125,6 @@ def test_folds_with_a_part_of_an_epoch_are_refused():
     """Charged together, their releases are whole epochs, but no fold has one."""
     ledger, steps = Ledger(), {"steps": 3, "epoch_steps": 4, "center_share": 0.0}
     model = DPSGDClassifier(ledger=ledger, **steps, **GIVEN)
-    with pytest.raises(LedgerError, match="a multiple of 4 equal releases, got 3"):
+    with pytest.raises(LedgerError, match="got 3 steps for epochs of 4"):
         cross_validate(model, X, Y, folds=4)
     assert ledger.count_fits() == 0

@@ -1,4 +1,6 @@
-"""Read an institution's statement about a run (about.toml), and compare its limits.
+"""Read an institution's statement about a run, and check the run against its limits.
+
+The statement is about.toml.
 
 A report has no institution, purpose or contact. The card shows them as they were
 typed, so they must be public.

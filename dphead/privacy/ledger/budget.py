@@ -192,8 +192,8 @@ def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
         count = len(list(equal))
         if count % steps:
             raise LedgerError(
-                f"Sampling by allocation needs a multiple of {steps} equal releases, "
-                f"got {count}. Plan whole epochs."
+                f"Random allocation needs whole epochs, got {count} steps for epochs "
+                f"of {steps}. Set the number of steps to a multiple of {steps}."
             )
 
 

@@ -15,9 +15,10 @@ keeps every 2**J-th pixel and cuts the border, because phi is a product of two
 one-dimensional Gaussians. The largest intermediate of a piece of images fits in a
 core's cache.
 
-An image's bits may not depend on its place or on other images. All pieces of a batch
-have the same number of planes, filled up with zeros (`_pieces`). Where this is not
-enough, extraction processes images one at a time (`with_equal_places`).
+The features of an image must have the same bits at every position of a batch, whatever
+the other images are. So all pieces of a batch have the same number of planes, which are
+color channels of images, and the last piece is padded with zeros (`_pieces`). If the
+bits on a CPU still differ, extraction uses batches of one image (`with_equal_places`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
 
     An array of a folder has the name of its file: label.npy is "label".
 
-    Raises ExtractError if a file is damaged or pickled.
+    Raises ExtractError if a file is damaged, pickled or larger than the memory.
     """
     try:
         if path.is_dir():
@@ -41,7 +41,13 @@ def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
         raise
     # numpy and zipfile may raise anything for a damaged file, or one beyond all memory
     except Exception as error:
-        raise ExtractError(
-            f"dphead cannot read arrays from {str(path)!r} without pickle "
-            f"({type(error).__name__}). Save plain arrays by `numpy.savez`."
-        ) from error
+        cause = (
+            "cannot be read: it is damaged, of another kind, or larger than the "
+            "memory. Restore the file, or save its arrays again with `numpy.savez`"
+        )
+        if "Object arrays" in str(error):  # numpy's words, without a type of their own
+            cause = (
+                "has an array of Python objects, which dphead does not unpickle. Save "
+                "the array as numbers or texts with `numpy.savez`"
+            )
+        raise ExtractError(f"{str(path)!r} {cause}.") from error
