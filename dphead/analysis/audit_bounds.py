@@ -109,7 +109,7 @@ class Claim:
 
     @property
     def mu(self) -> float | None:
-        """Return the claim's mu, or None with sampled batches."""
+        """Return the claim's mu, or None with random batches."""
         return total_mu(self.events)
 
     @cached_property

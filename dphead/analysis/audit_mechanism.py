@@ -43,7 +43,7 @@ def audit_mechanism(
         array of the same shape in every run. Each run must draw new noise. The function
         must not change objects that a pickle stores by name only, such as classes.
     epsilon, delta : float
-        The claimed guarantee. `delta` may be 0.
+        The claimed guarantee. `delta` may be 0, unless `gaussian` is True.
     neighbors : pair
         Two neighboring data sets, the one without the record first. Both must be
         picklable, because each run gets a new copy.

@@ -134,13 +134,13 @@ def worst_case(
     Raises
     ------
     ValueError
-        If the plan protects groups of several rows and has sampled batches.
+        If the plan protects groups of several rows and has random batches.
 
     Notes
     -----
     The canary is ten times as long as the largest clip norm. The shared rows
     equal the canary and have the next class, which keeps the canary's residual large
-    during training. With sampled batches there are no shared rows, because their secret
+    during training. With random batches there are no shared rows, because their secret
     sampling would only hide the canary. With a group cap, the canary is a group of more
     rows than the cap. Under replace_one the neighbor is the opposite row, or one at 120
     degrees if a second moment is released.

@@ -43,8 +43,9 @@ def home_folder(name: str) -> Path:
     Raises
     ------
     LedgerError
-        If a link in its path has no target, because the home's volume may not be
-        mounted. Ledgers and images that are recorded there would not be counted.
+        If `ledger_home` raises it. If a link in the path has no target, because the
+        home's volume may not be mounted. Ledgers and images that are recorded there
+        would not be counted.
     """
     folder = ledger_home() / name
     if (link := dangling_link(folder)) is not None:
@@ -147,6 +148,8 @@ def moved_to(book: Ledger) -> tuple[str | None, bool]:
 
 def counted_at(book: Ledger) -> str | None:
     """Return the ledger that now has a closed ledger's charges; None if none has all.
+
+    The result is also None for a ledger that is not closed.
 
     A ledger can move to a server, and be merged there.
     """

@@ -222,7 +222,8 @@ def evaluate_scores(
     Raises
     ------
     ValueError
-        If there are no rows, or a label is out of range.
+        If there are no rows, if rows and labels differ in number, or if a label is out
+        of range.
     """
     n_classes = scores.shape[1]
     if labels.shape != scores.shape[:1] or not len(labels):

@@ -89,7 +89,8 @@ def profile_epsilon(
     Returns
     -------
     Outcome
-        Epsilon, or None with the reason if the profile does not apply.
+        Epsilon, or None with the reason if the profile does not apply. With PLD, also
+        None if there is noise but no finite bound.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def profile_epsilon(
 def all_profiles(
     events: Sequence[GaussianEvent], delta: float, relation: str = "zero_out"
 ) -> dict[str, float | None]:
-    """Return each profile's epsilon, or None for a profile that does not apply."""
+    """Return each profile's epsilon, or None as in `profile_epsilon`."""
     return {
         name: profile_epsilon(name, events, delta, relation).epsilon
         for name in PROFILES

@@ -176,9 +176,9 @@ def public_statement(report: dict[str, Any]) -> str:
 def stated_guarantee(plan: Plan, thing: str) -> dict[str, Any]:
     """Return the guarantee of an executed plan, with rows called `thing`.
 
-    mu and rho are None unless every release is a full-batch Gaussian. Without noise, or
-    with a seed, "private" is False and "epsilon" is infinite. "nominal_epsilon" is the
-    epsilon of the same plan without a seed.
+    mu and rho are None unless the plan is private and all batches are full. Without
+    noise, or with a seed, "private" is False and "epsilon" is infinite.
+    "nominal_epsilon" is the epsilon of the same plan without a seed.
     """
     seeded = not all(spec.private for spec in plan.specs)
     nominal = plan.marked(private=True) if seeded else plan

@@ -153,8 +153,8 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> FinishedRun:
     Raises
     ------
     ValueError
-        If the file is not a report of a known schema, or contradicts its releases, the
-        ledger, the head or the ledger copy.
+        If the run did not finish. If the file is not a report of a known schema, or
+        contradicts its releases, the ledger, the head or the ledger copy.
     """
     path = Path(path)
     folder = path if path.is_dir() else None

@@ -141,7 +141,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             classes, or if delta is 1/n or more without `allow_large_delta`. Nothing is
             charged then.
         LedgerError
-            If the fit would exceed the budget.
+            If the ledger refuses the fit, for example because it would exceed the
+            budget. After the charge, if the ledger cannot be written.
 
         Warns
         -----
@@ -251,7 +252,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Raises
         ------
         ValueError
-            If the classes were not declared, or the folder holds a finished run.
+            If the classes were not declared, if there are label sets, or if `tuning` is
+            not true. If the classifier is a fold of `cross_validate`. If the folder is
+            a file or holds a finished run.
         """
         check_is_fitted(self)
         self._refuse_label_sets(
@@ -321,7 +324,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Raises
         ------
         ValueError
-            If a row is not finite and the fit was not private, as in scikit-learn.
+            If the rows do not match the head. If a row is not finite and the fit was
+            not private, as in scikit-learn.
         """
         scores = self._scores(X, split)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
@@ -342,7 +346,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Raises
         ------
         ValueError
-            If a row is not finite, or its image was unreadable.
+            If the rows do not match the head. If a row is not finite, or its image was
+            unreadable.
         """
         scores = self._scores(X, split)
         check_classified(scores)

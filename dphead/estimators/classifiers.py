@@ -113,7 +113,7 @@ class DPLeastSquaresClassifier(DPClassifier):
         Raises
         ------
         ValueError
-            If the fit had no `error_bars`.
+            If the fit had no `error_bars`, or as in `decision_function`.
         """
         found = self._scores(
             X, split, lambda x: self.head_.scores_std(x, self._differences())
@@ -373,7 +373,8 @@ class DPHeadClassifier(DPClassifier):
         Raises
         ------
         ValueError
-            If the folder does not hold a head, or was changed.
+            If the folder does not hold a finished run with a head of one class per row,
+            or was changed.
         """
         run = read_run(folder)
         head, facts = open_head(folder)

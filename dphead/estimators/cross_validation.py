@@ -75,10 +75,12 @@ def cross_validate(
     Raises
     ------
     ValueError
-        If a setting is invalid, or if relation="add_remove" has no groups: the removal
-        of one row would move other rows to different folds. Nothing is charged then.
+        If a setting is invalid, if epsilon is infinite, if `X` is a path, or if the
+        labels are label sets. If relation="add_remove" has no groups: the removal of
+        one row would move other rows to different folds. Nothing is charged then.
     LedgerError
-        If all folds together would exceed the budget. Nothing is charged then.
+        If the ledger refuses all folds together, for example because they would exceed
+        the budget. Nothing is charged then.
 
     Notes
     -----

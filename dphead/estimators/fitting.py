@@ -172,8 +172,11 @@ class PrivateEstimator(BaseEstimator):
 
         Raises
         ------
+        AttributeError
+            If there is no fit, or if this process or this copy has no ledger.
         LedgerError
-            If the file is missing. A new ledger would be empty.
+            If the file is missing, because a new ledger would be empty. If the ledger
+            cannot be opened.
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
@@ -442,7 +445,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         parameters that are None.
     accountant : str, default="auto"
         Accountant that calibrates the noise. "auto" means the preset's accountant.
-        Without a preset, "auto" is exact for full batches, and PLD for Poisson batches.
+        Without a preset, "auto" is exact for full batches, and PLD for random batches.
 
     Attributes
     ----------

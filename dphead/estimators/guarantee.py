@@ -33,14 +33,14 @@ class Privacy:
     private : bool
         Whether there is a guarantee.
     epsilon : float
-        Epsilon that the fit spent at delta. Infinite for a fit with a seed.
+        Epsilon that the fit spent at delta. Infinite without noise or with a seed.
     nominal_epsilon : float
         Epsilon of the same plan without a seed.
     delta : float
         Delta at which epsilon is stated.
     mu, rho : float or None
         Parameters of Gaussian and of zero-concentrated differential privacy. None
-        unless every release is a Gaussian on full batches.
+        unless the plan is private and all its batches are full.
     neighboring_relation : str
         "zero_out", "add_remove" or "replace_one".
     protected_unit : str

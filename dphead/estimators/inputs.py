@@ -432,8 +432,9 @@ def declared(classes: Any) -> np.ndarray:
 def class_list(classes: Any) -> list[Any]:
     """Return the declared classes as a list.
 
-    Raises ValueError if the classes are not a list, or more than 2**20. A single string
-    is refused, because Python would split it into letters.
+    Raises ValueError if the classes are not a list, are more than 2**20, or have a name
+    that UTF-8 cannot encode. A single string is refused, because Python would split it
+    into letters.
     """
     try:
         if isinstance(classes, str | bytes | dict) or len(classes) > _MOST_CLASSES:
@@ -457,8 +458,8 @@ def row_numbers(x: Any) -> Any:
     """Return features as floats, converted independently of other rows' values.
 
     The dtype of a list or column depends on all its numbers, so these are converted to
-    float64. An array of float16, float32 or float64 stays unchanged. Raises ValueError
-    for a dtype that is not numeric.
+    float64. An array of float16, float32 or float64 stays unchanged, and so does a
+    sparse matrix. Raises ValueError for a dtype that is not real and numeric.
     """
     if issparse(x):
         return x  # scikit-learn's check refuses it with a hint

@@ -110,7 +110,8 @@ def told(*notices: str) -> str:
 def unread_rows(x: Any) -> str:
     """Return a notice of rows (n, d) that are not finite in float32, or "".
 
-    The notice also names a column that dominates the length of the rows.
+    The notice also names columns that dominate the length of the rows, even if all rows
+    are finite.
     """
     x = x.own() if isinstance(x, DeviceRows) else x
     used, squares = np.ones(len(x), bool), np.zeros(x.shape[1])
@@ -144,7 +145,7 @@ def numbers(y: Any) -> np.ndarray:
     """Return real targets as (n,) float64, read one by one.
 
     A list item that is not a number becomes NaN. Raises ValueError if the dtype is not
-    numeric.
+    real and numeric.
     """
     said, y = declared_dtype(y), label_column(y)
     if said.kind not in "biufO":

@@ -90,7 +90,8 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
         ValueError
             If settings, shapes or dtypes are invalid. Nothing is charged then.
         LedgerError
-            If the fit would exceed the budget.
+            If the ledger refuses the fit, for example because it would exceed the
+            budget. After the charge, if the ledger cannot be written.
         """
         check_settings(self)
         X, groups = as_arrays(X, groups)

@@ -114,7 +114,8 @@ class DPRegressor(RegressorMixin, HeadEstimator):
         ValueError
             If settings, shapes or dtypes are invalid. Nothing is charged then.
         LedgerError
-            If the fit would exceed the budget.
+            If the ledger refuses the fit, for example because it would exceed the
+            budget. After the charge, if the ledger cannot be written.
         """
         check_settings(self)
         X, y, groups = as_arrays(X, y, groups)

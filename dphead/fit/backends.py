@@ -62,9 +62,10 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
 
 
 def on_device(solver: Solver[_T], backend: str) -> Solver[_T]:
-    """Return a solver that computes with jax arrays, if the backend is JAX.
+    """Return a solver that computes with jax arrays, or the given solver.
 
-    A solver of another package computes with numpy, unless it sets `takes_jax`.
+    A solver computes with jax arrays if it has `needs_jax`, or if the backend is JAX
+    and it sets `takes_jax`.
     """
     takes_jax = uses_jax(backend) and getattr(solver, "takes_jax", False)
     return _OnDevice(solver) if takes_jax or hasattr(solver, "needs_jax") else solver

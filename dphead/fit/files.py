@@ -52,14 +52,15 @@ def is_features_file(path: Path) -> bool:
 
 
 def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
-    """Return the public classes of the file, or else the given ones.
+    """Return the given classes, or else the file's public ones.
 
     Classes are never inferred from the labels.
 
     Raises
     ------
     ValueError
-        If the given classes differ from the file's, or if there are fewer than two.
+        If the given classes differ from the file's, if there are fewer than two, if two
+        are equal, or if the labels are not indices of them (`check_classes`).
     """
     classes = [name_of(name) or "" for name in given or ()]
     own = [name_of(name) or "" for name in file.class_names or ()]
@@ -176,7 +177,9 @@ def source_of_arrays(n_features: int, classes: list[str]) -> SourceFacts:
 def check_selection(
     file: FeaturesFile, relation: str, group_cap: int | None = None
 ) -> None:
-    """Raise ValueError if one row or group can change which other rows were chosen.
+    """Raise ValueError if one row or group may change which other rows were chosen.
+
+    A file that does not record how its rows were chosen is refused too.
 
     A choice by positions shifts if a row is added or removed, or if a group is replaced
     by a larger one. If rows keep their positions, it does not (proofs/sensitivity.md).
@@ -353,7 +356,8 @@ def open_matching(
     Raises
     ------
     ValueError
-        If the file does not match the head.
+        If the folder holds no finished run with a head. If the file does not match the
+        head, or has no labels of its classes although `labeled` is True.
     """
     head, facts = open_head(run)
     rows, file = load_features(features, split, memory=0)
@@ -422,8 +426,9 @@ def extract_like(
     Raises
     ------
     ValueError
-        If the head does not record its extraction, or `weights` does not have one file
-        for each backbone with weights.
+        If the head does not record an extraction from images, if `weights` does not
+        have one file for each backbone with weights, or if the source cannot be
+        extracted.
     """
     from dphead_extract.features.concatenation import concatenate
     from dphead_extract.normalization import RowNorm
@@ -549,7 +554,8 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     Raises
     ------
     ValueError
-        If the head's features were not extracted from images.
+        If the head's features were not extracted from images, or if `weights` is needed
+        and missing.
     """
     from dphead_extract.backbones.base import BackboneOptions
     from dphead_extract.backbones.families import traits_of

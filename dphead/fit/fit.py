@@ -249,7 +249,8 @@ class Fit(Generic[_T]):
         ValueError or RuntimeError
             As `check`, before anything is charged.
         LedgerError
-            If the ledger refuses the plan. Nothing is charged then.
+            If the ledger refuses the plan. Nothing is charged then, unless the error is
+            LostAnswer. After the charge, if the ledger refuses a release.
         """
         seconds = self.check()
         with all_or_none(self.hosts):
@@ -394,7 +395,7 @@ def charge_ledger(
     LedgerError
         If the ledger refuses the plan, if another ledger on the same images has a
         budget (`charging`), or if the fit has no guarantee and the ledger has or may
-        get other fits. No release is charged then.
+        get other fits. No release is charged then, but LostAnswer leaves this unknown.
     """
     plan, seed = fit.announced, fit.noise.seed
     text = f"{fit.about.name} {fit.about.preset or ''}".strip()

@@ -266,7 +266,7 @@ def open_look_alike(
     LookAlike
         The rows.
     list of Elsewhere
-        Ledgers that hold fits on the same images.
+        Ledgers that hold, or may hold, fits on the same images.
 
     Raises
     ------

@@ -54,7 +54,7 @@ def open_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
     Raises
     ------
     ValueError
-        If the folder holds no head, or the head was modified.
+        If the folder holds no head, or an unfinished run, or if the head was modified.
     """
     tensors, facts = read_sealed(Path(folder), "head")
     with explain_damage("a head", folder):

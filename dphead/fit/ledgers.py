@@ -158,7 +158,8 @@ class RowGroups:
 
         `protects` is True if the fit protects groups, and False for single rows.
 
-        Raises LedgerError without DPHEAD_HOME, which keeps the key.
+        Raises LedgerError if groups must be compared without DPHEAD_HOME, which keeps
+        the key.
         """
         if self.ids is None or not (protects or people):
             return Groups({})
@@ -177,7 +178,7 @@ class RowGroups:
 
 
 def declared_people(rows: RowGroups) -> dict[str, Any] | None:
-    """Return the declared id system of rows, or None.
+    """Return the declared id system of rows, or None if their data set has none.
 
     If a file was written before the declaration, its ledger has the declaration. The
     people of the file must be recorded too, because files of one data set can have
@@ -186,9 +187,10 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
     Raises
     ------
     LedgerError
-        If the people were not recorded in the index of people, or if their ledger is
-        not the ledger of the id system. Of a row's values, only the group can cause
-        this error, which is for the data holder only.
+        If the data set belongs to an id system, and the source has no ids or does not
+        name the system. If the people were not recorded in the index of people, or if
+        their ledger is not that of the id system. Of a row's values, only the group can
+        cause this error, which is for the data holder only.
     ExtractError
         If people who were declared new are in a data set with a different ledger.
     """
@@ -255,8 +257,9 @@ def open_ledger(
     Parameters
     ----------
     path : str or Path, optional
-        The ledger's file. Default: the data set's default ledger, or, without a data
-        set, a ledger in memory that counts a single fit.
+        The ledger's file, or its URL or name on a team's server. Default: the data
+        set's ledger (`ledger_path`), or, without a data set, a ledger in memory that
+        counts a single fit.
     dataset_id : str, optional
         The data set's id.
 
@@ -275,7 +278,7 @@ def read_ledger(path: str | Path | None, dataset_id: str | None) -> Ledger:
     """Open a run's ledger to read it.
 
     If there is no ledger yet, return an empty one in memory. Raises LedgerError as
-    `open_ledger`.
+    `open_ledger`, but does not compare the data set of a file.
     """
     path = ledger_path(path, dataset_id)
     check_noted(path)
@@ -287,7 +290,9 @@ def read_ledger(path: str | Path | None, dataset_id: str | None) -> Ledger:
 def move_ledger(book: Ledger, url: str) -> Ledger:
     """Move a ledger to a team's server, and return the ledger there.
 
-    Raises LedgerError as `moving.move`, or if the data set belongs to an id system.
+    Raises LedgerError as `moving.move`, if the data set belongs to an id system, if the
+    ledger is not the noted one, or if other charged ledgers must move first
+    (`check_store`).
     """
     dataset_id = book.meta("dataset_id")
     target = Ledger(url, dataset_id, read_only=True)
@@ -719,8 +724,9 @@ def fix_budget(ledger: Ledger, epsilon: float, delta: float) -> None:
     Raises
     ------
     LedgerError
-        If another ledger holds fits on the same images, or is missing or unreadable and
-        may hold some.
+        As `Ledger.set_budget`. If another ledger holds fits on the same images, or is
+        missing or unreadable and may hold some, or has a budget. If the ledger is not
+        the noted one, or is not in the team's store (`check_store`).
     """
     with charging(ledger, {"epsilon": epsilon, "delta": delta}):
         ledger.set_budget(epsilon, delta)
@@ -1043,7 +1049,7 @@ def _noted_budget(place: str) -> dict[str, float] | None:
 
 
 def check_noted(place: str | Path, book: Ledger | None = None) -> None:
-    """Raise LedgerError if a file is not the ledger that was noted at its path.
+    """Raise LedgerError if the ledger that was noted at a path is missing or replaced.
 
     The volume of the noted ledger may not be mounted, or another file may be in its
     place. Its fits would then not be counted (proofs/ledger.md, "Noted ledgers").

@@ -77,7 +77,10 @@ def declare_people(
         If a person is in a data set with a different ledger.
     LedgerError
         If two ledgers cannot be merged, if a ledger is missing, or if the total would
-        become infinite without a confirmation.
+        become infinite without a confirmation. If the groups differ from those of
+        earlier fits, or if a charged ledger is not in the store (`check_store`).
+    ValueError
+        If a file has no groups, or groups of a different id system.
     """
     named = [_declarable(file, system) for file in (path, *beside)]
     dataset_id = named[0].dataset_id

@@ -28,8 +28,9 @@ _NOT_SHOWN = {
 def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     """Connect the processes of a run until the block ends.
 
-    An exception ends this process at once, with exit code 1 or 2. The other processes
-    detect the loss and end too.
+    If the processes do not connect in time, or the block raises an exception, this
+    process ends at once with exit code 1 or 2. The other processes detect the loss and
+    end too.
 
     Parameters
     ----------
@@ -41,8 +42,7 @@ def joined(place: Place, only_cpu: bool) -> Iterator[Hosts]:
     Raises
     ------
     ValueError
-        If process 0 cannot listen, processes do not connect in time, or "auto" finds no
-        coordinator.
+        If process 0 cannot listen at its address.
     """
     import jax
 

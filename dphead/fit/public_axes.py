@@ -89,6 +89,7 @@ def choose_axes(
     Raises
     ------
     ValueError
+        If `count` is given without public rows, or is not below the number of features.
         If the public rows have other features, are too few, share the data set or
         images with the private rows, or are equal to them. The comparison uses private
         rows, so the error is for the data holder only.

@@ -98,7 +98,8 @@ def fit_files(
     Raises
     ------
     ValueError, OSError
-        If the input is unusable. Raised before any budget is spent.
+        If the input is unusable or the ledger refuses the fit, before any budget is
+        spent. After the charge, if the disk or the ledger fails.
 
     Notes
     -----

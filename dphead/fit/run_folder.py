@@ -290,10 +290,11 @@ def charge(fit: Fit[Any], options: RunOptions) -> Charge:
     Raises
     ------
     ValueError
-        If an interrupted fit is resumed with an infinite epsilon.
+        If an interrupted fit is resumed with different options, rows or an infinite
+        epsilon, or if its fit.json is damaged.
     LedgerError
-        If the ledger refuses the plan, or lacks an interrupted fit that another ledger
-        may have charged.
+        If the ledger refuses the plan, or lacks an interrupted fit that may have been
+        charged. If it is unknown whether the fit is charged (LostAnswer).
     """
     out, ledger = options.out, open_ledger(options.ledger, fit.about.source.dataset_id)
     marker = _marker(out)

@@ -69,12 +69,13 @@ def epsilon_by(
     Returns
     -------
     float
-        Upper bound on epsilon; infinite if a release has no noise.
+        Upper bound on epsilon. It is infinite if a release has no noise, or so little
+        that the accountant has no finite bound.
 
     Raises
     ------
     ValueError
-        If the accountant is unknown or does not apply.
+        If an argument is invalid or the accountant does not apply.
 
     Notes
     -----
@@ -272,8 +273,8 @@ def calibrate(
     Raises
     ------
     ValueError
-        If `fixed` leaves no event or no budget, or if noise to scale is not positive
-        and finite.
+        If epsilon, delta, the relation or the accountant is invalid, if `fixed` leaves
+        no event or no budget, or if noise to scale is not positive and finite.
 
     Guarantee
     ---------

@@ -164,8 +164,9 @@ def make_method(
     Raises
     ------
     ValueError
-        If the name or an option is unknown, if an option is out of range, or if a
-        setting that the preset leaves to the user is missing.
+        If the name, the preset or an option is unknown, or if an option is out of
+        range. If two options set the same number, or if a setting that the preset
+        leaves to the user is missing.
     """
     kind = registry.solver_class(name)
     options = {k: v for k, v in options.items() if v is not None}

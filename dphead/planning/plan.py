@@ -292,7 +292,8 @@ def public_facts(
     Raises
     ------
     ValueError
-        If `nominal_n` is given under another relation, or missing under add_remove.
+        If `nominal_n` is given under another relation, or missing under add_remove, or
+        as `check_facts`.
     """
     n_rows = public_n_rows(rows.n_rows, relation, nominal_n)
     facts = ProblemInfo(n_rows, rows.n_features, n_classes)
@@ -333,7 +334,9 @@ def public_n_rows(n_rows: int, relation: str, nominal_n: int | None) -> int:
 def large_delta(
     epsilon: float, delta: float, n_rows: int, group_cap: int | None = None
 ) -> str | None:
-    """Return why delta is too large for n_rows rows; None if it is not, or no privacy.
+    """Return why delta is too large for n_rows rows, or None if it is not.
+
+    The result is also None for an infinite epsilon.
 
     With a large delta, a mechanism may publish a whole unit: a row, or a group with
     group_cap. The number of groups is private and at most n_rows, so a delta below

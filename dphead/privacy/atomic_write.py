@@ -41,7 +41,7 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
     Raises
     ------
     ForeignFile
-        If the name belongs to a link, a folder, a pipe or a device.
+        If the name belongs to anything but a regular file, such as a link or a pipe.
     OSError
         If the file cannot be opened.
     """
@@ -62,7 +62,8 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
 def own_folder(path: Path) -> None:
     """Create a folder under a name that dphead chose, accessible to its owner only.
 
-    Raises ForeignFile if the name belongs to a link or a file.
+    Raises ForeignFile if the name does not belong to a folder, and OSError if the
+    folder cannot be created.
     """
     with suppress(FileExistsError):
         path.mkdir(parents=True, mode=0o700)
@@ -101,8 +102,8 @@ def write_atomically(
     Raises
     ------
     OSError
-        If the disk cannot hold the file; the message has the path. If a typed path is
-        the link of another user.
+        If the file cannot be written; the message has the path. If a typed path is the
+        link of another user, except root.
     """
     final = _target(path) if typed else path
     partial = final.with_name(f"{final.name}.part")
@@ -133,8 +134,8 @@ def write_atomically(
 def _target(path: Path) -> Path:
     """Return the file that a typed path leads to.
 
-    Raises OSError for the link of another user, who could have put it into a folder
-    that all may write to, such as /tmp.
+    Raises OSError for the link of another user, except root. That user could have put
+    it into a folder that all may write to, such as /tmp.
     """
     if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
         raise OSError(
@@ -172,7 +173,8 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
     Raises
     ------
     OSError
-        If the disk cannot hold the files; the message has the path.
+        If the files cannot be written, or if `path` is a file or a folder that is not
+        empty; the message has the path.
     """
     with _whole(path, lambda: None):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -259,15 +261,16 @@ def sync(folder: Path) -> None:
 
 
 def lock_file(path: Path) -> IO[str] | None:
-    """Return a file locked for this process; None if another process has the lock.
+    """Return a file locked for this process, or None if it is locked already.
 
     The lock holds until the file is closed. Its holder may remove the file. A lock on a
-    removed file does not count, because the next process locks a new file.
+    removed file does not count, because the next process locks a new file. So the
+    result is also None if the file is removed during this call.
 
     Raises
     ------
     OSError
-        If the file system has no locks, or the name belongs to a link (`open_own`).
+        If the file system has no locks, or if `open_own` raises it.
     """
     lock = open(open_own(path, os.O_RDWR | os.O_CREAT), "w")  # noqa: SIM115 - by the caller
     try:

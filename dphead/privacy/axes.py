@@ -26,8 +26,8 @@ class PublicAxes:
     Raises
     ------
     ValueError
-        If `values` is not a matrix of finite floats, or so large that a product with a
-        row could be inexact. Axes of norm 1 are small enough.
+        If `values` is empty, is not a matrix of finite floats, or is so large that a
+        product with a row could be inexact. Axes of norm 1 are small enough.
 
     Guarantee
     ---------

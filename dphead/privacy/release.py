@@ -171,10 +171,10 @@ def noise_scale(
 
     Guarantee
     ---------
-    For full batches, `sd` is at least `noise_multiplier` times the sensitivity under
-    the spec's neighboring relation. For Poisson batches it is at least
-    `noise_multiplier` times the zero-out sensitivity, because their accountant handles
-    replace-one itself (proofs/poisson.md).
+    For full batches and random allocation, `sd` is at least `noise_multiplier` times
+    the sensitivity under the spec's neighboring relation. For Poisson batches it is at
+    least `noise_multiplier` times the zero-out sensitivity, because their accountant
+    handles replace-one itself (proofs/poisson.md).
     """
     if spec.noise_multiplier == 0:
         known = np.isfinite(spec.clip_norm)  # otherwise `release` computes a clip norm

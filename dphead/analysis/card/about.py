@@ -62,8 +62,8 @@ def read_about(path: Path) -> About:
     Raises
     ------
     ValueError
-        If the file is not TOML, lacks a required key, or has an unknown key or an
-        invalid value.
+        If the file cannot be read or is not TOML, lacks a required key, or has an
+        unknown key or an invalid value.
     """
     try:
         given = tomllib.loads(path.read_text())
@@ -104,8 +104,10 @@ def read_about(path: Path) -> About:
 def verdict(about: About, report: dict[str, Any]) -> tuple[str, str]:
     """Return (status, sentence) on whether a run is within the institution's limits.
 
-    The status is "within", "outside" or "open", or "" without limits. Epsilon is the
-    total of all fits in the ledger. The status is open if other ledgers may have fits.
+    The status is "within", "outside" or "open" (undecided), or "" without limits.
+    Epsilon is the total of all fits in the ledger. Within its limit, it is undecided if
+    other ledgers may have fits. The accuracy is undecided if none was released, or if
+    the limit is within its interval.
     """
     found: list[tuple[str, str]] = []
     if about.max_epsilon is not None:

@@ -58,7 +58,7 @@ def limits_of(report: dict[str, Any]) -> list[Limits]:
     Raises
     ------
     ValueError
-        If the run has no noise.
+        If the run's epsilon is infinite: without noise, or with a seed.
     """
     g = report["guarantee"]
     if not math.isfinite(g["epsilon"]):

@@ -52,7 +52,8 @@ def compose_epsilon(
     Returns
     -------
     float
-        Epsilon; infinite if a release has no noise.
+        Epsilon. It is infinite if a release has no noise, or so little that no bound is
+        finite.
 
     Raises
     ------

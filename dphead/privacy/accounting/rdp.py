@@ -54,8 +54,8 @@ def rdp_curve(
     Raises
     ------
     ValueError
-        For allocated rows, and for Poisson batches under replace-one or with units of
-        several rows: their pairs have no bound here.
+        If `relation` is invalid. For allocated rows, and for Poisson batches under
+        replace-one or with units of several rows: their pairs have no bound here.
 
     Guarantee
     ---------

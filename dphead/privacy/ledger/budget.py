@@ -56,7 +56,8 @@ def spent(
     Returns
     -------
     Spent
-        Epsilon and its accountant. Epsilon is infinite if a release has no noise.
+        Epsilon and its accountant. Epsilon is infinite if a release has no noise, or if
+        the accountant has no finite bound.
 
     Notes
     -----

@@ -60,8 +60,8 @@ class Charge(Generic[_Book]):
     Raises
     ------
     LedgerError
-        If another process holds `store`, if `store` is a link, or if its file system
-        has no locks.
+        If another process holds `store`, if `store` is not a folder or cannot be
+        created, or if its file system has no locks.
     """
 
     def __init__(self, ledger: _Book, fit_id: str, store: Path | None) -> None:
@@ -108,8 +108,9 @@ class Charge(Generic[_Book]):
         ------
         LedgerError
             If the release is not the next reserved one, or an earlier one is not
-            committed. If the ledger has an unknown state for the release. If a
-            committed value is missing or was changed.
+            committed. If the ledger takes no charges, cannot be written, has an unknown
+            state for the release, or lacks the commit of a value that was returned. If
+            a committed value is missing or was changed.
 
         Guarantee
         ---------
@@ -190,7 +191,10 @@ class Charge(Generic[_Book]):
         Raises
         ------
         LedgerError
-            If the release is committed already.
+            If the release is committed already, or if the ledger takes no charges or
+            cannot be written.
+        OSError
+            If the value cannot be stored.
 
         Guarantee
         ---------

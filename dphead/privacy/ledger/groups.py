@@ -56,7 +56,10 @@ class Groups:
         return {f"{GROUPS} {key}": digest for key, digest in self.digests.items()}
 
     def compare(self, ledger: LedgerFile) -> None:
-        """Raise LedgerError if groups may differ from the groups of earlier fits."""
+        """Raise LedgerError if groups may differ from the groups of earlier fits.
+
+        Different groups are accepted if both were declared to be of one id system.
+        """
         begin, facts = f"{GROUPS} ", ledger.facts()
         kept = {k[len(begin) :]: facts[k] for k in facts if k.startswith(begin)}
         todo = (

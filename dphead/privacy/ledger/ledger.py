@@ -78,10 +78,12 @@ class Ledger(LedgerFile):
     Parameters
     ----------
     path : str or Path, default ":memory:"
-        An SQLite file. The str ":memory:" keeps the ledger in memory: it is not
-        durable, and it counts the fits of this object only.
+        An SQLite file, or the URL or the name of a ledger on a team's server. The str
+        ":memory:" keeps the ledger in memory: it is not durable, and it counts the fits
+        of this object only.
     dataset_id : str or None, default None
-        The data set's random public id. An existing file with another id is refused.
+        The data set's random public id, which the URL of a server needs. An existing
+        file with another id is refused, and with `read_only` also one without an id.
     read_only : bool, default False
         Whether to open an existing file without writing to it. The only exception: the
         unfinished transaction of a process that died is rolled back.
@@ -89,8 +91,8 @@ class Ledger(LedgerFile):
     Raises
     ------
     LedgerError
-        If the file cannot be opened, is not a sound SQLite file or belongs to another
-        data set.
+        If the file or the server cannot be used. If the file is not a sound SQLite
+        file. If the ledger belongs to another data set.
 
     Guarantee
     ---------
@@ -112,8 +114,8 @@ class Ledger(LedgerFile):
         Raises
         ------
         LedgerError
-            If a value is invalid, if the ledger is damaged, or if it has fits but no
-            budget. If another budget was fixed before.
+            If a value is invalid, or if the ledger is damaged, takes no charges, cannot
+            be written, or has fits but no budget. If another budget was fixed before.
 
         Guarantee
         ---------
@@ -270,7 +272,9 @@ class Ledger(LedgerFile):
         fit_id: str | None = None,
         groups: Groups | None = None,
     ) -> "Charge[Ledger]":
-        """Charge a whole fit durably, or raise LedgerError and write nothing.
+        """Charge a whole fit durably, or raise LedgerError.
+
+        After a LedgerError nothing is charged, but LostAnswer leaves this unknown.
 
         Parameters
         ----------
@@ -301,9 +305,12 @@ class Ledger(LedgerFile):
         LedgerError
             If the releases differ in relation or unit of privacy, from each other or
             from earlier fits. If earlier fits have different groups. If an epoch of
-            allocated rows is not whole. If the ledger is damaged or already holds
-            `fit_id`. If another process uses `store`. If the charge would exceed the
-            budget or does not fit the budget's accounting.
+            allocated rows is not whole. If the ledger is damaged, takes no charges,
+            cannot be written, or already holds `fit_id`. If `store` cannot be used
+            (`Charge`). If the charge would exceed the budget or does not fit the
+            budget's accounting.
+        LostAnswer
+            If COMMIT failed and it is unknown whether the fit is charged.
 
         Guarantee
         ---------
@@ -428,7 +435,7 @@ class Ledger(LedgerFile):
         """Continue an interrupted fit of the same plan, without a new charge.
 
         Raises LedgerError if the fit has another plan or is not in the ledger, if
-        damage of the ledger is found, or if another process uses `store`.
+        damage of the ledger is found, or if `store` cannot be used (`Charge`).
         """
         if seals.check_undamaged(self).plans.get(fit_id) != plan_hash:
             raise LedgerError(

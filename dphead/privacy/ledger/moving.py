@@ -34,9 +34,9 @@ def move(source: Ledger, target: Ledger) -> None:
     Raises
     ------
     LedgerError
-        If the source is damaged or was moved elsewhere, if the target has other fits or
-        a budget, if the data sets of both ledgers differ, or if one of the ledgers
-        belongs to an id system.
+        If the source is damaged or was moved elsewhere, or if a ledger belongs to an id
+        system. If the data sets of both ledgers differ or are unknown. If the target
+        has other fits or a budget, or awaits another ledger.
 
     Guarantee
     ---------
@@ -109,8 +109,10 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     Raises
     ------
     LedgerError
-        If a ledger is damaged, if a source was moved elsewhere, if two ledgers have
-        different relations, or if only one protects groups.
+        If the sources are not of one data set, or the target is of the same one. If a
+        ledger is damaged, if the target takes no charges, or if a source was moved
+        elsewhere. If two ledgers have different relations, or if only one protects
+        groups.
 
     Guarantee
     ---------

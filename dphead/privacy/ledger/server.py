@@ -149,7 +149,7 @@ def _not_a_place() -> LedgerError:
 
 
 def team_url() -> str | None:
-    """Return the URL of the team's ledgers (DPHEAD_LEDGER), or None if it is not set.
+    """Return the URL of the team's ledgers (DPHEAD_LEDGER), or None if it is empty.
 
     Raises LedgerError if it is set to something else, such as a file.
     """
@@ -329,7 +329,10 @@ def _connect(url: str) -> Connection:
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Raise LedgerError for errors of the driver or the server in a block."""
+    """Raise LedgerError for errors of the driver or the server in a block.
+
+    An IntegrityError passes: the statement breaks a rule of a table.
+    """
     try:
         yield
     except exc.IntegrityError:
@@ -410,7 +413,8 @@ def init(url: str) -> str:
     """Make the tables of a team's ledgers unless they exist, and return their id.
 
     The role of `url` owns the tables. Other roles get privileges by GRANT on schema
-    `dphead` (docs/team-ledger.md), and none of them can change or delete a row.
+    `dphead` (docs/team-ledger.md), and none of them can change or delete a row. Raises
+    LedgerError if another role owns a part of the tables, or if the server fails.
     """
     with _connection(url) as connection, one_error(), connection.begin():
         for statement in beginning("write", ""):

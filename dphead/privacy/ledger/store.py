@@ -87,14 +87,13 @@ class LedgerFile:
     dataset_id : str or None, default None
         As in `Ledger`.
     read_only : bool, default False
-        Whether to open an existing file and never write to it. So the file may belong
-        to another user, and a writer is waited for only briefly.
+        As in `Ledger`. The file may belong to another user, and a writer is waited for
+        only briefly.
 
     Raises
     ------
     LedgerError
-        If the file cannot be opened, is not a sound SQLite file or belongs to another
-        data set.
+        As in `Ledger`.
     """
 
     def __init__(
@@ -284,9 +283,9 @@ class LedgerFile:
         Parameters
         ----------
         key : str
-            "dataset_id", "relation", "accounting" ("gdp" or "rdp"), "group_cap" (JSON:
-            the first fit's cap, or null if the unit of privacy is a row), or "budget"
-            (JSON).
+            Such as "dataset_id", "relation", "accounting" ("gdp" or "rdp"), "group_cap"
+            (JSON: the first fit's cap, or null if the unit of privacy is a row), or
+            "budget" (JSON).
         """
         row = self.first(_FACT, {"fact": key})
         return row and row[0]
@@ -355,7 +354,8 @@ class LedgerFile:
         """Run a statement and return its rows.
 
         Outside a transaction, the statement is one transaction. Raises LedgerError if
-        the file, the disk or the server fails.
+        the file, the disk or the server fails, and IntegrityError if the statement
+        breaks a rule of a table.
         """
         if isinstance(statement, str):
             statement = text(statement)
@@ -444,6 +444,9 @@ class LedgerFile:
 
         Raises
         ------
+        LedgerError
+            If the ledger takes no charges (`check_open`) or cannot be written. Nothing
+            was written then.
         LostAnswer
             If it cannot be known whether the ledger kept the transaction.
         """
