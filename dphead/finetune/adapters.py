@@ -72,7 +72,8 @@ def adapt(
     `adapter` is "lora" or "bias". `wanted` returns whether the adapter applies to the
     parameter with a given name. All other parameters are frozen.
 
-    Raises ValueError if the model lacks a last linear layer, or anything to adapt.
+    Raises ValueError if the model lacks a last linear layer, or anything to adapt, or
+    if two layers share a weight that "lora" would adapt.
     """
     layers = dict(model.named_modules())
     last = [name for name, m in layers.items() if isinstance(m, nn.Linear)][-1:]

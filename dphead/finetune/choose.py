@@ -77,7 +77,8 @@ def schedule(
     Raises
     ------
     ValueError
-        If the given values exceed the budget, or no value of the missing one meets it.
+        If a value is out of range, if `steps` are no whole epochs, if the given values
+        exceed the budget, or if no value of the missing one meets it.
 
     Notes
     -----

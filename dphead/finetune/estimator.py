@@ -153,6 +153,9 @@ class DPFinetuneClassifier(PrivateClassifier):
         ValueError
             If the input is unusable, or groups are given without `group_cap` or
             protect="image". Raised before anything is charged.
+        LedgerError
+            If the ledger refuses the fit, for example because it would exceed the
+            budget. After the charge, if the ledger cannot be written.
         """
         check_settings(self)
         if self.classes is None:
@@ -258,7 +261,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         Raises
         ------
         ValueError
-            If the folder holds a finished run.
+            If `tuning` is not true, or if the folder is a file or holds a finished run.
         """
         check_is_fitted(self, "weights_")
 

@@ -300,7 +300,10 @@ class PerExample:
 
 @one_thread()  # more threads would wait for each other for over a second
 def refuse_memory(gradients: PerExample, views: Tensor) -> Called:
-    """Raise ValueError if other rows change the gradient of a row.
+    """Raise ValueError if other rows or chance change the gradient of a row.
+
+    Also if the code keeps tensors of rows or has hooks, or if the loss does not depend
+    on the trained parameters.
 
     The user's module or loss could keep values in Python between calls, or see all rows
     of a chunk in a `vmap` rule of its own. The check detects effects within a few

@@ -76,8 +76,9 @@ def build_network(
     Raises
     ------
     ValueError
-        If the name is unknown, a layer mixes rows, the weights do not match, or
-        `layers` matches no parameter.
+        If the name is unknown, the weights do not match, or `layers` matches no
+        parameter. If `refuse_mixing` raises it, or a tensor is of a kind that dphead
+        cannot train.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.init_seed)
@@ -305,8 +306,8 @@ class Called(set[nn.Module]):
 def refuse_hooks(modules: Iterable[nn.Module]) -> None:
     """Raise ValueError if the user gave torch a hook or mode, which would see rows.
 
-    The mode of a default device is allowed. `modules` are the network's layers, and
-    other modules that a loss calls.
+    Also if torch.jit traces the caller. The mode of a default device is allowed.
+    `modules` are the network's layers, and other modules that a loss calls.
     """
     for mode in (
         *_get_current_function_mode_stack(),
@@ -348,6 +349,7 @@ def refuse_hooks(modules: Iterable[nn.Module]) -> None:
 def refuse_mixing(model: nn.Module) -> None:
     """Raise ValueError with a layer's name if its type mixes rows, or it has hooks.
 
+    Also if torch compiled the layer, or it keeps state that is not a tensor.
     `refuse_moving` tests other layers, once the image size is known.
     """
     refuse_hooks(model.modules())
@@ -465,8 +467,8 @@ def load_public_weights(model: nn.Module, path: str) -> None:
     """Load public weights from a safetensors file or a state dict.
 
     If the last linear layer is missing or has a different shape in the file, it keeps
-    its initial weights. Raises ValueError if the file is unreadable, or any other
-    parameter is missing or has a different shape.
+    its initial weights. Raises ValueError if the file is unreadable, or if any other
+    parameter, or a statistic of a batch norm, is missing or has a different shape.
     """
     state = read_state(Path(path))
     own = model.state_dict()

@@ -102,7 +102,8 @@ class NetworkSpec:
     Raises
     ------
     ValueError
-        If only one of `views` and `augment` is set, or feature maps are augmented.
+        If only one of `views` and `augment` is set, if rows are augmented that are not
+        images, or if images have a vocabulary.
     """
 
     model: ModelSpec
@@ -237,8 +238,9 @@ class Network:
     Raises
     ------
     ValueError
-        If the model does not accept images of this shape, does not return a score for
-        each class, or mixes rows.
+        If `build_network` raises it, or for a user's code `refuse_memory`. If the model
+        does not accept rows of this shape, does not return a score for each class, or
+        mixes rows.
     """
 
     def __init__(

@@ -150,8 +150,9 @@ class PrivateTraining:
     ledger : str or Path, default=None
         Ledger to charge. None means a ledger in memory, for this training only.
     folder : str or Path, default=None
-        Run folder. The same program resumes an interrupted training in it, without
-        another charge. After the last step, it gets the network, report and card.
+        Run folder, which needs `ledger`. The same program resumes an interrupted
+        training in it, without another charge. After the last step, it gets the
+        network, report and card.
     keep : sequence, default=()
         Objects with `state_dict` and `load_state_dict` that checkpoints in `folder`
         hold besides the module: optimizer, scheduler, average. Without `keep`, a
@@ -185,7 +186,8 @@ class PrivateTraining:
     Raises
     ------
     ValueError or LedgerError
-        If the training is refused. Nothing is charged then.
+        If the training is refused. Nothing is charged then, unless the error is
+        LostAnswer.
 
     Notes
     -----

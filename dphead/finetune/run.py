@@ -99,7 +99,8 @@ def finetune(
     Raises
     ------
     ValueError or OSError
-        If the input is unusable. Raised before any budget is spent.
+        If the input is unusable or the ledger refuses the fit, before any budget is
+        spent. After the charge, if the disk or the ledger fails.
 
     Notes
     -----

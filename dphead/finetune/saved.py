@@ -74,8 +74,9 @@ def read_network(
     Raises
     ------
     ValueError
-        If the folder holds no network of this format, or a modified one, or the user's
-        own network is not given. Loading a run folder alone never runs a user's code.
+        If the folder holds no network of this format, a modified one or an unfinished
+        run, or if the user's own network is not given. Loading a run folder alone never
+        runs a user's code.
     """
     tensors, facts = read_sealed(Path(folder), "model")
     with explain_damage("a network", folder):

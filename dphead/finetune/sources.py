@@ -309,9 +309,9 @@ def source_of_given(
 
 
 def known_images(options: FinetuneOptions) -> ImageIndex | None:
-    """Return the index of known images, or None without DPHEAD_HOME.
+    """Return the index of known images.
 
-    A run with its own --ledger needs no DPHEAD_HOME.
+    A run with its own --ledger needs no DPHEAD_HOME, and gets None without it.
     """
     return image_index() if options.ledger is None or has_home() else None
 
@@ -339,6 +339,8 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     ------
     ValueError
         If the user must name the images' data set.
+    LedgerError or ExtractError
+        If groups cannot be compared, or as `declared_people`.
     """
     if data.digests is None:
         return data

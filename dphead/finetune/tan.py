@@ -42,8 +42,8 @@ def plans(
     Returns
     -------
     list of Schedule
-        One for each number of steps that can spend the budget. Numbers of steps are
-        omitted if no batch size meets it.
+        One for each number of steps at which a batch size below n_rows can spend the
+        budget.
 
     Raises
     ------

@@ -55,8 +55,8 @@ def check_ends(path: Path) -> None:
 def read_text(path: Path, most: int = _TEXT_BYTES) -> str:
     """Return the whole text of a UTF-8 file, such as a list of names.
 
-    Raises OSError for a pipe, a device or more than `most` bytes, and
-    UnicodeDecodeError for text that is not UTF-8.
+    Raises OSError for a missing file, a pipe, a device, a folder or more than `most`
+    bytes, and UnicodeDecodeError for text that is not UTF-8.
     """
     if path.exists() and not is_plain(path):
         raise OSError("a pipe, a device or a folder")

@@ -64,7 +64,8 @@ def identify(
     Raises
     ------
     ExtractError
-        If the user must say which data set the images belong to.
+        If the user must say which data set the images belong to, or if options or the
+        declared people contradict it.
     """
     given, output, shard = options.dataset_id, Path(options.output), options.shard
     index, people, groups = options.index, options.people, source.group

@@ -424,7 +424,8 @@ def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
     `folder` is the folder of the export. Its head.json has the declared channels and
     the range of gray values.
 
-    Raises UnreadableImage for a color image if the backbone needs gray images.
+    Raises UnreadableImage as `decode_image`, and for a color image if the backbone
+    needs gray images.
     """
     facts = json.loads((Path(folder) / "head.json").read_text(encoding="utf-8"))
     transform = facts["features"]["transform"]

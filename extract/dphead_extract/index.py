@@ -315,7 +315,7 @@ class ImageIndex:
             )
 
     def settled(self) -> str | None:
-        """Return the folder of the index that keeps the home's id systems, or None."""
+        """Return the folder of the home's index of id systems, or None before any."""
         note = self.root / "store"
         if note.exists():
             return note.read_text()

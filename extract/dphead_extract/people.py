@@ -118,7 +118,8 @@ class People:
 
         `groups` has the groups of rows from `first` on: of the rows of `split`, or of
         all rows if the file lacks this split. Raises ExtractError if they differ from
-        the file's groups, unless their id system is declared by `--people`.
+        the file's groups, unless `--people` declares the same id system. Also if
+        `--people` declares a different one, or if the file's people are not recorded.
         """
         theirs = same = None
         if path is not None:

@@ -167,7 +167,7 @@ class BackboneOptions:
 
 
 def check_options(options: BackboneOptions) -> None:
-    """Raise ExtractError for an option that the backbone does not have."""
+    """Raise ExtractError for an invalid option, or one that the backbone lacks."""
     check_scale(options.mean or (), options.std or ())
     usual = BackboneOptions(options.name)
     some = TIMM.takes.union(*(traits.takes for traits in TRAITS.values()))

@@ -64,8 +64,9 @@ def load_backbone(
     Raises
     ------
     ExtractError
-        If the name is unknown, an option is not one of the family's, weights are
-        unavailable or do not fit, or the model mixes rows of a batch.
+        If the name is unknown, an option is invalid or not one of the family's, or
+        weights are unavailable or do not fit. If the model does not run on images of
+        this size, mixes rows of a batch, or has features that are not finite.
     """
     family = family_of(options.name)
     check_options(options)
@@ -104,7 +105,8 @@ def _on_axes(module: nn.Module, axes: torch.Tensor) -> nn.Module:
 def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
     """Raise ExtractError if a row's features depend on the other rows of its batch.
 
-    One person could then change the features of another person. The module is tested
+    One person could then change the features of another person. Also if the module does
+    not run on these inputs, or features are not finite. The module is tested
     in its present mode: a batch of rows, the same rows in reverse order among other
     rows, and one row alone.
     """

@@ -53,8 +53,9 @@ def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
     Raises
     ------
     FormatError
-        If the files differ in images, labels or options, or a file is damaged or does
-        not come from images.
+        If there are fewer than two files, or two have the same features. If the files
+        differ in images, labels or options, or a file is damaged or does not come from
+        images.
     """
     output = Path(output)
     with ExitStack() as stack:

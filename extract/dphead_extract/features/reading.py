@@ -224,8 +224,8 @@ def has_known_types(config: dict[str, Any]) -> bool:
 def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
     """Open an HDF5 file without locks, and return whether it is complete.
 
-    Raises FormatError if it is missing, not HDF5, cut short, or does not match its
-    seal.
+    Raises FormatError if it is missing, not HDF5 or cut short, does not match its seal,
+    or has columns in other files.
     """
     path = Path(path)
     if not path.is_file():
@@ -268,7 +268,7 @@ def _holds_its_columns(file: h5py.File) -> bool:
 
 
 def begun_id(path: Path) -> str | None:
-    """Return the data set's id in a features file or its .part; None without both."""
+    """Return the data set's id in a features file or its .part; None if unreadable."""
     for place in (path, path.with_name(path.name + ".part")):
         with suppress(FormatError, OSError, KeyError), open_h5(place)[0] as file:
             return str(file.attrs["dataset_id"])

@@ -116,8 +116,9 @@ def group_ids(groups: Any, n_rows: int) -> GroupIds:
     Raises
     ------
     FormatError
-        For booleans, dates, complex numbers and longdouble (float64 would merge them).
-        The check uses the dtype of the column, or of each item in a list.
+        For another number of groups. For booleans, dates, complex numbers and
+        longdouble (float64 would merge them). The check uses the dtype of the column,
+        or of each item in a list.
     """
     if isinstance(groups, GroupIds) and groups.dtype == np.int64:
         if groups.shape == (n_rows,) and int(np.min(groups, initial=-1)) == UNGROUPED:
@@ -217,7 +218,8 @@ def prepare_block(
     Raises
     ------
     FormatError
-        For a wrong shape, or a valid row that is not finite.
+        For a wrong shape, group ids that int64 cannot hold, or a valid row that is not
+        finite.
     """
     if features.shape != (n_rows, header.n_features):
         raise FormatError(

@@ -68,8 +68,8 @@ class FeaturesWriter:
     Raises
     ------
     FormatError
-        If the file's configuration differs; the error names the first key that differs.
-        Or if another process is writing the file.
+        If `header` is invalid. If the file's configuration differs; the error names the
+        first key that differs. If another process is writing the file.
     """
 
     def __init__(self, path: str | Path, header: Header):

@@ -40,7 +40,8 @@ _SPLIT_NAMES = ("train", "validation", "test", "none")
 def class_names(text: str) -> list[str]:
     """Read the class names in "a,b,c", "10" ("0" to "9") or "@file" (one per line).
 
-    Raises ExtractError if a name is empty or repeated.
+    Raises ExtractError if there is no name, if a name is empty or repeated, or if the
+    file cannot be read.
     """
     if text.startswith("@"):
         names = _listed_names(Path(text[1:]))
@@ -163,7 +164,7 @@ class Classes:
         return codes[at], names, declared
 
     def check_known(self, others: set[str]) -> None:
-        """Raise ExtractError if rows have labels outside the declared classes.
+        """Raise ExtractError for undeclared labels, unless `allow_unlabeled` is set.
 
         Otherwise a spelling error would spend a budget on a useless head.
         """

@@ -104,8 +104,9 @@ class Columns:
 
         Columns that match one pattern are in the file's order.
 
-        Raises ExtractError if no feature is named and a column is likely not a feature:
-        a label, group or split under a different name, or the index of a data frame.
+        Raises ExtractError if a named column is missing. Also if no feature is named
+        and a column is likely not a feature: a label, group or split under a different
+        name, or the index of a data frame.
         """
         roles = self.roles(names, path).values()
         rest = [name for name in names if name not in roles]

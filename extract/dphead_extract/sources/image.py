@@ -141,7 +141,10 @@ class Source(Roles):
         )
 
     def raw(self, row: int) -> np.ndarray | bytes | None:
-        """Return the input of `decode` for one row; None if its file does not exist."""
+        """Return the input of `decode` for one row.
+
+        It is None if the row's file does not exist, and b"" if it cannot be read.
+        """
         if self.arrays is not None:
             return self.arrays[row]
         assert self.read is not None

@@ -64,7 +64,9 @@ def open_source(
     Raises
     ------
     ExtractError
-        If the source is missing, not recognized or empty.
+        If the source is missing, not recognized or empty, or if `split` is None and
+        there are several splits. If classes, splits or groups cannot be read
+        (`interpreted`).
     """
     declared = SourceOptions(
         classes or Classes(),

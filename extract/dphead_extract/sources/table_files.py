@@ -350,7 +350,8 @@ def width_and_dtype(
     Raises
     ------
     ExtractError
-        If the length of lists is unknown, or a column has no numbers.
+        If a column has no numbers, if there are other columns beside one of lists, or
+        if the length of lists is unknown.
     """
     lists = [name for name, kind in kinds.items() if _is_list(kind)]
     entries = {
