@@ -216,7 +216,10 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
 
 
 def _check_digests(report: dict[str, Any], folder: Path, file: Path) -> None:
-    """Raise ValueError unless the weights and options have the report's digests."""
+    """Raise ValueError unless the weights and options have the report's digests.
+
+    A file that is missing is not checked.
+    """
     for name, key in _DIGESTS.items():
         path, digest = folder / name, report["provenance"][key]
         if not path.is_file():

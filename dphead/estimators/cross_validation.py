@@ -172,7 +172,8 @@ def folds_of_rows(
 ) -> np.ndarray:
     """Return the fold of each row, or -1 for a row that is never left out.
 
-    The fold depends on the row's position, or on its own group only.
+    The fold depends on the row's position, or on its own group only. Raises ValueError
+    for add_remove without groups.
     """
     if groups is not None:
         ids = group_ids(groups, n_rows)

@@ -132,9 +132,9 @@ class PrivateEstimator(BaseEstimator):
         Public number used in place of the number of rows. Required with "add_remove",
         and invalid otherwise.
     ledger : path or Ledger, default=None
-        Ledger to charge. None means the features file's own ledger. For arrays, None
-        means a new ledger for this fit only. Clones share a `Ledger` object. Pass a
-        path if clones fit in other processes.
+        Ledger to charge. None means the ledger that counts the features file's data
+        set. For arrays, None means a new ledger for this fit only. Clones share a
+        `Ledger` object. Pass a path if clones fit in other processes.
     allow_large_delta : bool, default=False
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None

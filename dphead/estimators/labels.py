@@ -110,8 +110,8 @@ def told(*notices: str) -> str:
 def unread_rows(x: Any) -> str:
     """Return a notice of rows (n, d) that are not finite in float32, or "".
 
-    The notice also names columns that dominate the length of the rows, even if all rows
-    are finite.
+    The notice also names a column that dominates the length of the rows, even if all
+    rows are finite.
     """
     x = x.own() if isinstance(x, DeviceRows) else x
     used, squares = np.ones(len(x), bool), np.zeros(x.shape[1])

@@ -282,7 +282,10 @@ class Network:
         )
 
     def _check_scores(self) -> None:
-        """Raise ValueError unless an image's scores depend on that image only."""
+        """Raise ValueError unless an image gets one score per class, of its own.
+
+        Also if the model does not accept images of this shape.
+        """
         spec, name = self.spec, self.spec.model.model
         try:
             given = spec.shape, self.device, spec.model.vocabulary

@@ -1156,7 +1156,7 @@ def _note_link(place: str, dataset_id: str, book: Ledger) -> None:
 
 
 def _keep_note(name: str, dataset_id: str, note: _Note) -> None:
-    """Write a ledger's note durably, unless DPHEAD_HOME is another user's."""
+    """Write a ledger's note durably, if this user may write to DPHEAD_HOME."""
     notes = _notes(dataset_id)
     known = name in notes and note in (_Note(), notes[name])
     line = name if note == _Note() else [name, note.identity, note.budget]

@@ -71,7 +71,10 @@ def source(name: str) -> str:
 
 
 def _claimed(name: str) -> EntryPoint | None:
-    """Return the entry point of a method's name, or None for a method of dphead."""
+    """Return the entry point of a method's name, or None for a method of dphead.
+
+    Raises ValueError for an unknown name, or one that several packages have.
+    """
     points = _installed().get(name, [])
     if not points and name not in OURS:
         known = ", ".join(sorted(method_names()))
