@@ -306,6 +306,13 @@ def test_a_commit_of_unknown_result_is_settled_by_the_fits_id(
     assert ("(SQLSTATE 40001)" in said, not said) == (code == "40001", code == "40003")
     assert ledger.holds("mine") == (code == "40003")
     assert ledger.verify() == []
+    armed.append(True)
+    with pytest.raises(LedgerError) as failed:
+        ledger.set_once("fact", "value")  # without a way to look for it
+    lost = isinstance(failed.value, LostAnswer)
+    assert (lost, "server did not confirm COMMIT" in str(failed.value)) == (
+        (True, True) if code == "40003" else (False, False)
+    )
 
 
 def test_a_charge_that_cannot_be_settled_says_so(team, dataset_id, ledger, cutter):
