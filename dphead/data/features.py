@@ -81,8 +81,9 @@ class FeaturesRows:
     Raises
     ------
     FormatError
-        If a row was changed after it was written. If `group_cap` is given for a file
-        without groups. If the number of label sets is not the number of rows.
+        If a row was changed after it was written. If `split_slots` refuses the split.
+        If `group_cap` is given for a file without groups. If the number of label sets
+        is not the number of rows.
     ValueError
         If `group_mean` is set without `group_cap`, or for label sets.
     """

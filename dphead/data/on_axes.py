@@ -73,7 +73,8 @@ def principal_axes(x: np.ndarray, count: int) -> PublicAxes:
     Raises
     ------
     ValueError
-        If there are fewer usable rows than axes, or the rows do not span so many.
+        If there are not more usable rows than axes, if rows have fewer columns than
+        axes, or if the rows do not span so many axes.
 
     References
     ----------

@@ -93,8 +93,9 @@ def export(
     Raises
     ------
     ValueError
-        If the folder holds no head, was modified, or cannot be exported to this format,
-        or if the written files give different scores. The written files are removed.
+        If `to` is unknown, or `out` is a file or is not empty. If the run folder holds
+        no finished run, was modified, or cannot be exported to this format. If the
+        written files give different scores; they are removed then.
     """
     run, out = Path(run), Path(out)
     if to not in FORMATS:

@@ -88,8 +88,8 @@ class Head:
         Raises
         ------
         ValueError
-            If the head was loaded, or its arrays differ from the fitted arrays, so that
-            the guarantee may not cover them.
+            If the head was loaded, or its arrays were deleted or differ from the fitted
+            arrays, so that the guarantee may not cover them. As in `DPClassifier.save`.
         """
         if not hasattr(self.model, "_result"):
             raise ValueError(

@@ -171,7 +171,8 @@ class LinearHead:
         Raises
         ------
         ValueError
-            If the fit did not save `error_bars`.
+            If the fit did not save `error_bars`, or if the rows do not have the head's
+            width.
         """
         errors, append = self._asked_for(), self.transform.append
         out = np.empty(
