@@ -68,6 +68,8 @@ class PixelRange:
     """Hold the declared range of gray samples other than unsigned 8-bit integers.
 
     8-bit samples always go from 0 to 255, and colors from 0 to their largest value.
+    Without `bits` and `intensity`, unsigned integers of up to 16 bits go from 0 to
+    their largest value, and image files of other samples are unreadable.
 
     Parameters
     ----------
@@ -76,9 +78,6 @@ class PixelRange:
         signed integers. An image with other values is unreadable.
     intensity : (float, float), optional
         Values that become black and white. Values outside are clipped.
-
-    With neither, unsigned integers of up to 16 bits go from 0 to their largest value,
-    and images of other samples are unreadable.
     """
 
     bits: int | None = None
