@@ -340,7 +340,7 @@ def people_index(url: str | None = None, *, declares: bool = False) -> ImageInde
     """
     url, index = url or team_url(), _own_people()
     if url is not None:
-        index = TeamPeople(url, index.folder, partial(_declaring, url))
+        index = TeamPeople(url, index.folder, partial(_declaring, url), index.sizes)
     index.settle()
     if declares:
         _check_notes(url)
@@ -350,7 +350,7 @@ def people_index(url: str | None = None, *, declares: bool = False) -> ImageInde
 def image_index() -> ImageIndex:
     """Return the private index of known images: the team's, or else this home's."""
     if (url := team_url()) is None:
-        return _OwnImages(home_folder("images"))
+        return _of_home(_OwnImages, "images")
     if not has_home():
         return TeamImages(url)
 
@@ -391,11 +391,16 @@ class _OwnImages(ImageIndex):
 
 
 def _home_images() -> ImageIndex:
-    return ImageIndex(home_folder("images"))
+    return _of_home(ImageIndex, "images")
 
 
 def _own_people() -> ImageIndex:
-    return _OwnPeople(home_folder("people"))
+    return _of_home(_OwnPeople, "people")
+
+
+def _of_home(kind: type[ImageIndex], name: str) -> ImageIndex:
+    """Return an index of this home, with its file of sizes beside the ledgers."""
+    return kind(home_folder(name), home_folder("ledgers") / f"{name}.sizes")
 
 
 @dataclass(frozen=True)

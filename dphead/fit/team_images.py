@@ -165,6 +165,8 @@ class TeamPeople(TeamImages):
     declaring : function
         As `ImageIndex.declaring`. Raises an error if members would not count charges of
         this home.
+    sizes : Path, optional
+        As `ImageIndex.sizes`, for the note of the home's store.
     """
 
     lock = "people"  # name of the server's lock
@@ -174,8 +176,10 @@ class TeamPeople(TeamImages):
         url: str,
         folder: Path,
         declaring: Callable[[], AbstractContextManager[None]],
+        sizes: Path | None = None,
     ) -> None:
         super().__init__(url)
+        self.sizes = sizes
         self._declaring = declaring
         self._table = PEOPLE
         self.root, self.folder = folder, folder / server.store_id(url)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import secrets
 import uuid
@@ -26,6 +27,7 @@ from dphead_extract.features.rows import check_dataset_id
 
 _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
 _ENDING = ".digests"
+_NOTED = "noted"  # an index with this file has a file of sizes
 # Entry that pairs a digest in another entry with the canonical digest of its image.
 ALIASES = "aliases"
 # Ending of a data set's entry of marks. A mark names a block of rows with all images in
@@ -138,8 +140,9 @@ class ImageIndex:
     seen again.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sizes: Path | None = None) -> None:
         self.root = self.folder = folder
+        self.sizes = sizes
         self._secret: bytes | None = None
 
     def digest(self, image: np.ndarray) -> int:
@@ -305,6 +308,7 @@ class ImageIndex:
             _make_private(self.root)
             with suppress(FileExistsError):
                 write_private(note, own.encode(), once=True)
+            self._note_size(note.name, note.stat().st_size)
         if (kept := self.settled()) not in (None, own):
             todo = "Unset DPHEAD_LEDGER"
             if kept != ".":
@@ -317,6 +321,7 @@ class ImageIndex:
     def settled(self) -> str | None:
         """Return the folder of the home's index of id systems, or None before any."""
         note = self.root / "store"
+        self._check_sizes([note.name])
         if note.exists():
             return note.read_text()
         # an index of an earlier version has no note
@@ -336,9 +341,8 @@ class ImageIndex:
         seal, data = found[:_SEAL_BYTES], found[_SEAL_BYTES:]
         if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
             raise FormatError(
-                f"The image index of data set {dataset_id} in {str(self.folder)!r} is "
-                "damaged. Restore the folder from a backup. If you remove the file, "
-                "dphead no longer recognizes its images."
+                f"The entry of data set {dataset_id} in {str(self.folder)!r} is "
+                "damaged. Restore the newest copy of DPHEAD_HOME from a backup."
             )
         return np.frombuffer(data, "<u8")
 
@@ -426,12 +430,14 @@ class ImageIndex:
 
     def _names(self) -> list[str]:
         """Return the names of the entries: ids of data sets, and their parts."""
+        self._check_sizes()
         found = self.folder.glob(f"*{_ENDING}")
         names = [path.name.removesuffix(_ENDING) for path in found]
         return data_sets(names)
 
     def _kept(self, name: str) -> list[bytes]:
         """Return a list with the stored bytes of an entry, empty if there are none."""
+        self._check_sizes([f"{name}{_ENDING}"])
         try:
             return [(self.folder / f"{name}{_ENDING}").read_bytes()]
         except FileNotFoundError:
@@ -439,7 +445,59 @@ class ImageIndex:
 
     def _keep(self, name: str, data: bytes) -> None:
         """Replace the stored bytes of an entry, durably."""
-        write_private(self.folder / f"{name}{_ENDING}", data)
+        file = f"{name}{_ENDING}"
+        # If this process dies here, no size may be above that of the file. An entry
+        # shrinks if two of its digests are of one image.
+        if len(data) < self._sizes().get(file, 0):
+            self._note_size(file, len(data))
+        write_private(self.folder / file, data)
+        self._note_size(file, len(data))
+
+    def _note_size(self, file: str, size: int) -> None:
+        """Note the size of a file of the index, durably."""
+        if self.sizes is None:
+            return
+        sizes = self._sizes() | {file: size}
+        _make_private(self.sizes.parent)
+        write_private(self.sizes, json.dumps(sizes, indent=0).encode())
+        if not (mark := self.root / _NOTED).exists():
+            write_private(mark, b"")
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the noted sizes of the files of the index.
+
+        If there is no file of sizes yet, return the sizes that the files have now.
+        """
+        if self.sizes is not None and self.sizes.exists():
+            with suppress(ValueError):
+                return json.loads(self.sizes.read_bytes())
+        elif self.sizes is None or not (self.root / _NOTED).exists():
+            found = self.root.glob(f"*{_ENDING}")
+            return {path.name: path.stat().st_size for path in found}
+        raise self._is_older(self.sizes)
+
+    def _check_sizes(self, files: Iterable[str] | None = None) -> None:
+        """Raise FormatError if a file of the index is missing or smaller than noted.
+
+        By default, all files are checked.
+        """
+        sizes = self._sizes()  # another process writes a file first, then its size
+        for file in sizes if files is None else files:
+            path = self.root / file
+            size = path.stat().st_size if path.exists() else -1
+            if size < sizes.get(file, -1):
+                raise self._is_older(path)
+
+    def _is_older(self, path: Path) -> FormatError:
+        return FormatError(
+            f"{str(path)!r} is missing, damaged, or older than the last one that "
+            "dphead wrote, so dphead would not recognize all known "
+            f"{self.root.name}. Nothing was written or charged. Mount the volume of "
+            "this folder, or restore the newest copy of DPHEAD_HOME. If there is none, "
+            "remove "
+            f"{str(self.sizes)!r} and {str(self.root / _NOTED)!r}. dphead then "
+            f"recognizes only the {self.root.name} that are left."
+        )
 
     def _seal(self, data: bytes) -> bytes:
         return hashlib.blake2b(data, digest_size=_SEAL_BYTES, key=self._key()).digest()
@@ -460,9 +518,8 @@ class ImageIndex:
         # and digests.
         if self._names() and not path.exists():
             raise FormatError(
-                f"The key of the image index is missing: {str(path)!r}. Restore it "
-                "from a backup. If you remove the folder, dphead no longer recognizes "
-                "any image."
+                f"The key of the index is missing: {str(path)!r}. Restore it from a "
+                "backup."
             )
         if not path.exists():
             _make_private(self.folder)
@@ -471,8 +528,8 @@ class ImageIndex:
         key = path.read_bytes()
         if len(key) != _KEY_BYTES:
             raise FormatError(
-                f"The key of the image index {str(path)!r} must have {_KEY_BYTES} "
-                f"bytes, got {len(key)}. Restore it from a backup."
+                f"The key of the index, {str(path)!r}, must have {_KEY_BYTES} bytes, "
+                f"got {len(key)}. Restore it from a backup."
             )
         return key
 

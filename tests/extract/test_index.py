@@ -5,10 +5,12 @@ import fcntl
 import hashlib
 import multiprocessing
 import os
+import shutil
 import stat
 from contextlib import nullcontext
 from pathlib import Path
 
+import dphead_extract.index as index_module
 import numpy as np
 import pytest
 from dphead_extract.errors import ExtractError, FormatError
@@ -198,7 +200,7 @@ def test_a_damaged_index_is_refused(index, change):
         key.unlink()
     elif change == "short":
         key.write_bytes(b"")
-    with pytest.raises(FormatError, match=r"image index .*backup"):
+    with pytest.raises(FormatError, match=r"index.* backup|damaged.* backup"):
         ImageIndex(index.folder).overlaps(np.arange(3, dtype=np.uint64))
 
 
@@ -239,6 +241,98 @@ def test_an_index_that_cannot_be_written_is_refused_in_one_line(tmp_path, monkey
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(FormatError, match="is not writable"):
         ImageIndex(tmp_path / "home" / "images").digest(images(1)[0])
+
+
+@pytest.fixture
+def sized(tmp_path):
+    """Open an index whose sizes are noted in another folder, as in a home."""
+
+    def opened():
+        return ImageIndex(tmp_path / "home" / "images", tmp_path / "ledgers" / "sizes")
+
+    opened().add(A, np.arange(100, dtype=np.uint64))
+    return opened
+
+
+def older(index, state):
+    """Bring an index, to which B was added, into an earlier state."""
+    before = index.folder.with_name("before")
+    shutil.copytree(index.folder, before)
+    index.add(B, np.arange(100, 150, dtype=np.uint64))
+    if state == "smaller":
+        index.add(A, np.arange(200, 210, dtype=np.uint64))
+        shutil.copy(before / f"{A}.digests", index.folder)
+        return
+    if state == "sizes":
+        index.sizes.unlink()
+        return
+    shutil.rmtree(index.folder)
+    if state == "empty":  # the mount point of a volume that is away
+        index.folder.mkdir()
+    elif state != "removed":
+        before.rename(index.folder)
+
+
+@pytest.mark.parametrize("state", ["backup", "smaller", "removed", "empty", "sizes"])
+def test_an_index_that_is_missing_or_older_is_refused(sized, state):
+    """Its images would else be those of a new data set, with a ledger of its own."""
+    older(sized(), state)
+    with pytest.raises(FormatError, match="not recognize all known images"):
+        sized().claim(np.arange(100, 150, dtype=np.uint64))
+    with pytest.raises(FormatError, match="Mount the volume"):
+        sized().add(A if state == "smaller" else B, np.arange(3, dtype=np.uint64))
+    assert (sized().folder / "key").exists() == (state not in ("removed", "empty"))
+
+
+def test_what_is_left_of_an_index_is_used_as_its_error_says(sized):
+    older(sized(), "backup")
+    sized().sizes.unlink()
+    with pytest.raises(FormatError, match="noted"):
+        sized().knows(A)
+    (sized().folder / "noted").unlink()
+    assert sized().knows(A) and not sized().knows(B)
+    older(sized(), "empty")  # from now on, the sizes of A are noted again
+    with pytest.raises(FormatError, match="not recognize"):
+        sized().claim(np.arange(100, dtype=np.uint64))
+
+
+def test_an_index_without_sizes_gets_them_with_its_next_entry(sized):
+    """An earlier version wrote none."""
+    sized().sizes.unlink()
+    (sized().folder / "noted").unlink()
+    sized().add(B, np.arange(100, 150, dtype=np.uint64))
+    (sized().folder / f"{A}.digests").unlink()
+    with pytest.raises(FormatError, match=A):
+        sized().sharing(B)
+
+
+def test_a_process_that_dies_beside_the_sizes_leaves_an_index_in_use(
+    sized, monkeypatch
+):
+    """The sizes are noted after a file has grown, and before it shrinks."""
+    held = index_module.write_private
+
+    def dies(path, data, once=False):
+        if path == sized().sizes:
+            raise KeyboardInterrupt
+        held(path, data, once)
+
+    monkeypatch.setattr(index_module, "write_private", dies)
+    with pytest.raises(KeyboardInterrupt):
+        sized()._write(A, np.arange(300, dtype=np.uint64))
+    monkeypatch.undo()
+    assert len(sized().images(A)) == 300
+    sized().add(A, np.arange(301, dtype=np.uint64))
+
+    def breaks(path, data, once=False):
+        if path.suffix == ".digests":
+            raise KeyboardInterrupt
+        held(path, data, once)
+
+    monkeypatch.setattr(index_module, "write_private", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        sized()._write(A, np.arange(5, dtype=np.uint64))
+    assert len(sized().images(A)) == 301
 
 
 def test_a_link_in_the_place_of_the_indexs_lock_is_refused(index, tmp_path):
@@ -321,7 +415,7 @@ def test_damaged_pairs_are_refused(index, change):
     data = bytearray(path.read_bytes())
     data[20] ^= 1
     path.write_bytes(data if change == "bit" else data[:-8])
-    with pytest.raises(FormatError, match=r"image index .*backup"):
+    with pytest.raises(FormatError, match=r"index.* backup|damaged.* backup"):
         index.images(A)
 
 

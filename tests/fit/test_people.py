@@ -273,7 +273,36 @@ def test_a_damaged_shared_ledger_hides_no_other_ledger_of_its_data_set(
     default_ledger_path(counted_in(id_of(one))).write_bytes(b"x" * 4096)
     assert refused_beside(Y)
     shutil.rmtree(ledger_home() / "people")  # which names it too
+    with pytest.raises(FormatError, match="not recognize all known people"):
+        refused_beside(Y)
+    (ledger_home() / "ledgers" / "people.sizes").unlink()  # as the error says
     assert refused_beside(Y)
+
+
+def unmounted(folder):
+    """Leave an empty folder, as at the mount point of a volume that is away."""
+    folder.rename(folder.with_name("elsewhere"))
+    folder.mkdir()
+
+
+@pytest.mark.parametrize("new", [(), ("--new-people",)], ids=["shared", "new"])
+def test_an_index_of_people_that_is_away_makes_nobody_new(tmp_path, clinic, new):
+    """Its id system would else get a second ledger, without the first one's budget."""
+    made(tmp_path, "one", 0, "--people", clinic)
+    unmounted(ledger_home() / "people")
+    two, command = year(tmp_path, "two", 30)
+    said = refusal(*command, "--people", clinic, *new)
+    assert "recognize all known people. Nothing was written or charged" in said
+    assert not two.exists()
+
+
+def test_an_index_whose_ledgers_are_away_begins_none(tmp_path, clinic):
+    one = made(tmp_path, "one", 0, "--people", clinic)
+    fitted("ledger", "budget", one, "--epsilon", 1, "--delta", 1e-3)
+    unmounted(ledger_home() / "ledgers")
+    said = refusal("fit", one, "-o", tmp_path / "run", *FIT, "--epsilon", 2)
+    assert "people.sizes' is missing" in said
+    assert not list((ledger_home() / "ledgers").glob("*.sqlite"))
 
 
 @pytest.mark.parametrize("state", ["removed", "damaged", "away"])
