@@ -144,6 +144,42 @@ def about_people(data: dict[str, Any]) -> str | None:
     )
 
 
+def recognizes_rows(data: dict[str, Any]) -> bool:
+    """Return whether dphead recognizes fits on the same rows under another data set id.
+
+    `data` is a report's entry "data". Rows are recognized by their images, if the index
+    has them, or by declared people. A report of an earlier version has no
+    `images_known`, so its images count as not recognized.
+    """
+    if data.get("dataset_id") is None:
+        return False
+    return data.get("people") is not None or data.get("images_known") is True
+
+
+def about_copies(report: dict[str, Any]) -> str | None:
+    """State that fits on copies of a report's rows may be uncounted, or return None.
+
+    The text has no period at its end.
+    """
+    if recognizes_rows(report["data"]):
+        return None
+    return (
+        f"dphead may not recognize fits on the same {name_unit_in(report)}s under "
+        "another data set id or in another ledger. They add to the fits of this "
+        "ledger, and no total includes them"
+    )
+
+
+def counts_all_fits(report: dict[str, Any]) -> bool:
+    """Return whether a report may say that its ledger counts all fits on its rows.
+
+    A ledger in memory does not know the fits of other programs.
+    """
+    ledger = report["ledger"]
+    alone = not ledger["elsewhere"] and ledger["path"] != ":memory:"
+    return alone and recognizes_rows(report["data"])
+
+
 def budget_is(ledger: dict[str, Any]) -> str:
     """Return "guarantee", "limit of a sum" or "none", for a ledger's budget.
 

@@ -17,13 +17,13 @@ def _unknown_images(run: Any) -> list[str]:
     from dphead.analysis.protected import made_of_images
     from dphead.fit.ledgers import knows_images
 
-    if not made_of_images(run.report["data"].get("extraction")):
+    data = run.report["data"]
+    if not made_of_images(data.get("extraction")):
         return [
             "dphead did not extract these rows from images, and cannot tell whether "
             "fits on other files of the same rows were charged"
         ]
-    dataset_id = run.report["data"].get("dataset_id")
-    if dataset_id and knows_images(dataset_id):
+    if knows_images(data.get("dataset_id"), data.get("extraction")):
         return []
     return [
         "the images were not extracted with this DPHEAD_HOME, so dphead cannot tell "

@@ -17,6 +17,7 @@ from dphead.analysis.protected import (
     NETWORK,
     about_people,
     budget_is,
+    counts_all_fits,
     is_vague,
     kind_of,
     made_of_images,
@@ -137,7 +138,7 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
         limits = tradeoff.detection_limits(plan.events(), plan.relation)
         return tradeoff.detection(limits, f"this {kind_of(report)}", unit)
     exact = ledger["total_accountant"] == "exact"
-    where = " in this ledger" if ledger["elsewhere"] else ""
+    where = "" if counts_all_fits(report) else " in this ledger"
     what = f"all {n_fits} fits{where}, none chosen by the results of another,"
     total = (ledger["total_epsilon"], ledger["delta"])
     if budget_is(ledger) == "guarantee":

@@ -16,6 +16,7 @@ from dphead import __version__
 from dphead.analysis.check import outdated
 from dphead.analysis.protected import (
     budget_is,
+    counts_all_fits,
     made_of_images,
     parts_of,
     public_statement,
@@ -153,7 +154,9 @@ def guarantee_of(
         now = finished.report_now()
         stated = now | {"statement": statement_of(now)}
     found = {key: report["guarantee"][key] for key in _GUARANTEE}
-    promised = budget_is(ledger) == "guarantee"
+    # a budget covers the fits of its ledger, not fits on the same rows elsewhere
+    counted = counts_all_fits(report) and not finished.elsewhere
+    promised = budget_is(ledger) == "guarantee" and counted
     digest = hashlib.sha256((run / "report.json").read_bytes()).hexdigest()
     return plain(
         {

@@ -39,6 +39,7 @@ from dphead.analysis.ledger_place import (
     moved_to,
     named,
 )
+from dphead.analysis.protected import made_of_images
 from dphead.analysis.records import FinishedRun, read_run
 from dphead.fit.team_images import TeamImages, TeamPeople
 from dphead.privacy.atomic_write import ForeignFile, make_folder, open_own, sync
@@ -923,12 +924,13 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     return replace(found, elsewhere=elsewhere or found.elsewhere)
 
 
-def knows_images(dataset_id: str) -> bool:
+def knows_images(dataset_id: str | None, extraction: dict[str, Any] | None) -> bool:
     """Return whether fits on other files of a data set's images are recognized.
 
-    True if the index in use has all images of a data set that the same ledger counts.
+    True if dphead extracted the rows from images (`extraction`), and the index in use
+    has all images of a data set that the same ledger counts.
     """
-    if not has_home():
+    if dataset_id is None or not made_of_images(extraction) or not has_home():
         return False
     index, (names, _) = image_index(), _counted_with(dataset_id)
     return any(index.knows(one) and not index.is_partial(one) for one in names)

@@ -16,8 +16,10 @@ from dphead.analysis.profiles import (
     all_profiles,
 )
 from dphead.analysis.protected import (
+    about_copies,
     about_people,
     budget_is,
+    counts_all_fits,
     counts_one_fit,
     kind_of,
     name_counted,
@@ -80,6 +82,8 @@ def statement_of(report: dict[str, Any]) -> str:
         ledger=ledger,
         budget_is=budget_is(ledger),
         counts_one_fit=counts_one_fit(ledger),
+        counts_all_fits=counts_all_fits(report),
+        about_copies=about_copies(report),
         kind=kind_of(report),
         thing=name_unit_in(report),
         things=name_counted(report),

@@ -105,13 +105,13 @@ def test_fits_that_a_ledger_in_memory_counted_are_not_called_one_fit(tmp_path):
     checked = words(dphead("check", run).out)
     assert "only fits of one ledger are counted" in checked
     statement = read_run(run).report["statement"]
-    assert "The guarantee for all these fits is epsilon = 3" in statement
+    assert "The guarantee for all fits in this ledger is epsilon = 3" in statement
     assert "other fits from the same data add to them" in statement
     page = words((run / "report.html").read_text())
     for text in (checked, statement, page):
         assert "nly this fit" not in text
     card = words(dphead("report", run, "--card", "-o", "-").out)
-    assert "all fits in this ledger" in page and "in one of several ledgers" in card
+    assert "all fits in this ledger" in page and "| all fits in this ledger |" in card
 
 
 def test_a_seeded_fit_is_saved_as_not_private(tmp_path):

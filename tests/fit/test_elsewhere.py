@@ -27,6 +27,7 @@ from dphead_extract.errors import ExtractError
 
 from dphead import DPLeastSquaresClassifier
 from dphead.estimators.fitting import PrivacyWarning
+from dphead.export.trained import guarantee_of
 from dphead.fit import run as fit_run
 from dphead.fit.ledgers import (
     RowGroups,
@@ -34,10 +35,13 @@ from dphead.fit.ledgers import (
     charging,
     data_set_of,
     default_ledger_path,
+    fix_budget,
     image_index,
     ledger_home,
     note_ledger,
     noted_ledgers,
+    open_ledger,
+    read_known,
 )
 from dphead.privacy.atomic_write import ForeignFile
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -265,6 +269,42 @@ def test_a_named_ledger_needs_no_home(features, tmp_path, monkeypatch):
     report = fit(features, tmp_path / "run", "--ledger", tmp_path / "book.sqlite")
     assert report["ledger"]["elsewhere"] == []
     assert dphead("check", tmp_path / "run").code == 0
+
+
+@pytest.mark.parametrize("rows", ["images", "unknown images", "imported", "people"])
+def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, rows):
+    """An index must have the images, or the people must be declared."""
+    more = OF_IMAGES if "images" in rows else {"group": [str(i) for i in range(240)]}
+    features, run = features_file(tmp_path / "f.h5", **more), tmp_path / "run"
+    if rows == "images":
+        image_index().add(id_of(features), np.arange(240, dtype=np.uint64))
+    elif rows == "people":
+        fitted("ledger", "people", "clinic", features, "--new-people")
+    unit = ("--group-cap", 1) if "group" in more else ()
+    fix_budget(open_ledger(None, id_of(features)), 3.0, 1e-5)
+    report = fit(features, run, "--epsilon", 1, "--delta", 1e-5, *unit)
+    recognized = rows in ("images", "people")
+    assert report["data"]["images_known"] == (rows == "images")
+    card = words((run / "report.html").read_text())
+    assert ("One ledger counts all fits; a limit" in card) == recognized
+    counted = "Other fits from the same data are counted" in report["statement"]
+    assert counted == recognized
+    written = guarantee_of(run, read_known(run), {"class_names": []})
+    assert (written["budget_of_all_fits"] is not None) == recognized
+
+
+def test_arrays_with_a_ledger_do_not_count_fits_in_other_ledgers(tmp_path):
+    ledger = Ledger(tmp_path / "book.sqlite")
+    ledger.set_budget(3.0, 1e-3)
+    head = DPLeastSquaresClassifier(
+        epsilon=1.0, delta=1e-3, classes=[0, 1], ledger=ledger
+    )
+    head.fit(np.random.default_rng(0).random((40, 3)), np.arange(40) % 2)
+    head.save(tmp_path / "run")
+    said = report_of(tmp_path / "run")["statement"]
+    assert "guarantee for all fits in this ledger is epsilon = 3" in said
+    assert "may not recognize fits on the same rows" in said
+    assert "Other fits from the same data are counted" not in said
 
 
 def test_arrays_in_the_ledger_of_a_data_set_name_its_other_ledgers(features, tmp_path):

@@ -34,6 +34,7 @@ def built(
     test_is=None,
     tuning="none",
     extraction=IMAGES,
+    known=True,
     **plan,
 ):
     solver = solver or LeastSquares()
@@ -47,7 +48,12 @@ def built(
     return report.build_report(
         result,
         method={"name": "dp-ls"},
-        data={"n_rows": 400, "extraction": extraction},
+        data={
+            "n_rows": 400,
+            "extraction": extraction,
+            "dataset_id": "d" * 32,
+            "images_known": known,
+        },
         tuning=tuning,
         warnings=[],
         tested=report.Tested(test, test_is, None),
@@ -194,3 +200,14 @@ def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
     assert "only if no fit's settings were chosen" in text["free"]
     assert all("plain sum of" in t and "total" not in t for t in text.values())
     assert built(ledger=kept)["ledger"]["total_is"] == "plain sum"
+
+
+def test_the_statement_says_that_fits_on_copies_of_the_rows_may_be_uncounted(tmp_path):
+    book = Ledger(tmp_path / "book.sqlite")
+    book.set_budget(3.0, 1e-6)
+    for known in (True, False):
+        text = built(ledger=book, known=known, epsilon=0.5)["statement"]
+        counted = ("Other fits from the same data are counted", "for all these fits is")
+        limited = ("may not recognize fits on the same images", "in this ledger is")
+        assert [part in text for part in counted] == [known] * 2
+        assert [part in text for part in limited] == [not known] * 2

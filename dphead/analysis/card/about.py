@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.protected import name_new
+from dphead.analysis.protected import counts_all_fits, name_new
 from dphead.privacy.rounding import as_declared, rounded_up
 
 _MAX_TEXT = 500  # characters, so that the card stays on few pages; chosen
@@ -106,15 +106,15 @@ def verdict(about: About, report: dict[str, Any]) -> tuple[str, str]:
 
     The status is "within", "outside" or "open" (undecided), or "" without limits.
     Epsilon is the total of all fits in the ledger. Within its limit, it is undecided if
-    other ledgers may have fits. The accuracy is undecided if none was released, or if
-    the limit is within its interval.
+    fits on the same rows may be uncounted (`counts_all_fits`). The accuracy is
+    undecided if none was released, or if the limit is within its interval.
     """
     found: list[tuple[str, str]] = []
     if about.max_epsilon is not None:
         ledger = report["ledger"]
         epsilon = max(report["guarantee"]["epsilon"], ledger["total_epsilon"])
         status = "within" if epsilon <= about.max_epsilon else "outside"
-        if status == "within" and (ledger["elsewhere"] or ledger["path"] == ":memory:"):
+        if status == "within" and not counts_all_fits(report):
             status = "open"
         shown = rounded_up(epsilon, 3) if math.isfinite(epsilon) else "infinite"
         found.append((status, f"ε is {shown}, limit {as_declared(about.max_epsilon)}"))

@@ -17,9 +17,11 @@ from dphead.analysis.card.risk import CURVE_RATES, Limits, limits_of
 from dphead.analysis.check import MISSED, UNTOLD, check, unshown_classes
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import (
+    about_copies,
     about_people,
     about_scores,
     budget_is,
+    counts_all_fits,
     counts_one_fit,
     describe_input,
     is_vague,
@@ -240,9 +242,11 @@ def _facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "backbones": _backbones(report["data"]["extraction"]),
         "sentence": _sentence(report, limits) if limits else "",
         "statement": public_statement(report),
+        "about_copies": about_copies(report),
         "about_people": about_people(report["data"]),
         "about_scores": about_scores(report.get("balanced")),
         "budget_is": budget_is(report["ledger"]),
+        "counts_all_fits": counts_all_fits(report),
         "counts_one_fit": counts_one_fit(report["ledger"]),
         "limits": limits,
         "rates": REPORTED_RATES,

@@ -17,11 +17,13 @@ from commands import (
 from dphead_extract.features.format import write_features
 
 from dphead.analysis.card.kept import altered, rendered
-from dphead.analysis.card.page import model_card, page
+from dphead.analysis.card.page import dpia, model_card, page
 from dphead.analysis.card.risk import limits_of
+from dphead.analysis.protected import counts_all_fits
 from dphead.analysis.records import read_run
 from dphead.analysis.tradeoff import alternative
 from dphead.fit.options import FitOptions
+from dphead.fit.report import statement_of
 from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy.rounding import percent_up, rounded_up
@@ -177,6 +179,7 @@ def statuses(report):
 
 def test_hazards_stand_as_the_report_says(folder):
     report = read_run(folder / "private").report
+    report = changed(report, data={"images_known": True})
     found = statuses(report)
     assert found["Several releases of the same data"] == "met"
     assert found["Side channels"] == "not covered"
@@ -193,6 +196,37 @@ def test_hazards_stand_as_the_report_says(folder):
     assert found["Several releases of the same data"] == "open"
     assert found["Delta that permits publishing whole rows"] == "open"
     assert found["Settings tuned on the data"] == "open"
+
+
+def test_a_card_says_whether_its_ledger_counts_fits_on_copies_of_the_rows(folder):
+    imported = read_run(folder / "private").report
+    known = changed(imported, data={"images_known": True})
+    for report, is_known in ((known, True), (imported, False)):
+        report |= {"statement": statement_of(report)}
+        cards = {of.__name__: words(of(report)) for of in (page, dpia, model_card)}
+        for name, card in cards.items():
+            said = "One ledger counts all fits" in card
+            assert said == is_known, name
+            copies = "may not recognize fits on the same rows under another data set id"
+            assert (copies in card) != is_known, name
+            if name != "model_card":
+                together = "holds for all fits together" in card
+                assert together == is_known, name
+        assert ("All fits on the data set have" in cards["dpia"]) == is_known
+        assert ("| all fits on these rows | at" in cards["model_card"]) == is_known
+
+
+def test_a_report_without_a_line_on_known_images_counts_no_fits_on_copies(folder):
+    """As a report of an earlier version, or of arrays."""
+    report = changed(read_run(folder / "private").report, data={})
+    del report["data"]["images_known"]
+    assert not counts_all_fits(report)
+    report["data"]["people"] = {"system": "clinic", "new": False}
+    assert counts_all_fits(report)
+    in_memory = {"ledger": report["ledger"] | {"path": ":memory:"}}
+    assert not counts_all_fits(report | in_memory)
+    report["data"] |= {"images_known": True, "dataset_id": None}
+    assert not counts_all_fits(report)
 
 
 def test_the_choice_of_public_axes_is_stated_with_the_defaults(folder):
