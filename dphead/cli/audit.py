@@ -121,7 +121,7 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
         made = make_method(options.method, facts, options.settings, options.preset)
         target = options.target(made.accountant, options.group_cap, options.group_mean)
         return options.method, made.solver, target, options.seed, facts
-    from dphead.finetune.audit import audited, sizes_of_groups
+    from dphead.finetune.audit import audited
 
     given = values_of(finetune, (*rest, "--model", network))
     if not (given["steps"] or given["epochs"]):
@@ -130,9 +130,8 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
     options = options_of_training(given)
     if options.shape is None:
         raise ValueError("`--network` needs `--shape`. Add `--shape CHANNELS,H,W`.")
-    cap = options.group_cap
-    solver = audited(options.settings, options.shape, facts, cap)
-    facts = sizes_of_groups(facts, options.shape, cap)
+    of = options.settings, options.shape, facts, options.group_cap
+    solver, facts = audited(*of)
     target = options.target("auto", *options.groups)
     return f"network {network}", solver, target, options.seed, facts
 

@@ -41,8 +41,8 @@ def audited(
     shape: tuple[int, ...],
     facts: ProblemInfo,
     group_cap: int | None = None,
-) -> NetworkDescent:
-    """Return a solver for `dphead.analysis.audit`.
+) -> tuple[NetworkDescent, ProblemInfo]:
+    """Return a solver for `dphead.analysis.audit`, and the sizes of audited rows.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def audited(
     # an audit takes the summation backend from the statistic
     statistic = replace(network.statistic, block_sum=lambda: sums)
     epoch = s.epoch_steps(facts.n_rows)
-    return NetworkDescent(
+    solver = NetworkDescent(
         statistic,
         network.start,
         steps=s.steps or 1,
@@ -82,11 +82,4 @@ def audited(
         noise_multiplier=s.noise_multiplier,
         **s.of(Step),
     )
-
-
-def sizes_of_groups(
-    facts: ProblemInfo, shape: tuple[int, ...], group_cap: int | None
-) -> ProblemInfo:
-    """Return the sizes of audited rows: images of a shape, or groups of them."""
-    spec = NetworkSpec(ModelSpec(), shape, facts.n_classes, images=group_cap or 0)
-    return replace(facts, n_features=spec.n_features)
+    return solver, replace(facts, n_features=network.spec.n_features)

@@ -172,11 +172,17 @@ def finetune(
 
 
 def _network(options: FinetuneOptions, data: Data) -> Network:
-    """Return the network on this process's device."""
+    """Return the network on this process's device, with its own GPU for "cuda".
+
+    Raises ValueError if torch cannot use the device.
+    """
     sizes = (data.shape, len(data.source.class_names), options.group_cap)
     given = (data.pixels, options.mean, options.std)
     spec = network_spec(options.settings, *sizes, *given)
-    return Network(spec, _local_device(options.device), options.bf16)
+    device, local = options.device, os.environ.get("LOCAL_RANK")
+    if device == "cuda" and local is not None:
+        device = f"cuda:{local}"
+    return Network(spec, usable_device(device), options.bf16)
 
 
 def _sums(
@@ -194,17 +200,6 @@ def _sums(
     if hosts is not None:
         chunk = int(hosts.from_first(np.array([chunk]))[0])
     return sums or TorchSums(network, chunk=chunk)
-
-
-def _local_device(device: str) -> str:
-    """Return the device to use, with this process's GPU for "cuda".
-
-    Raises ValueError if torch cannot use the device.
-    """
-    local = os.environ.get("LOCAL_RANK")
-    return usable_device(
-        f"cuda:{local}" if device == "cuda" and local is not None else device
-    )
 
 
 def _facts_to_agree(
