@@ -21,21 +21,20 @@ import torch
 from dphead_extract.backbones.weights import first_line
 from dphead_extract.compiler import without_compiler
 from dphead_extract.threads import one_thread
-from dphead_extract.vectors import are_alike
 from torch import Tensor, nn
 from torch._C import (
     _functorch,  # pyright: ignore[reportAttributeAccessIssue] - has no stub
 )
-from torch.func import grad, vmap
+from torch.func import functional_call, grad, vmap
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from dphead.finetune.models import (
     Called,
     RowLoss,
-    functional_call,
     of_scores,
     refuse_hooks,
     trained,
+    unchanged,
 )
 from dphead.privacy.statistic_base import Statistic
 from dphead.sums.reference import BlockSum
@@ -121,13 +120,6 @@ class Part:
         value = value.detach()[..., None].flatten(1).float().contiguous()
         most = _GPU_FLOAT64_NUMBERS if value.is_cuda else _CPU_FLOAT64_NUMBERS
         self.columns = value.split(max(1, most // len(value)), dim=1)
-
-    def is_alike(self) -> bool:
-        """Return whether all rows have the same bits.
-
-        A trial with one row in every slot uses it.
-        """
-        return all(map(are_alike, self.columns))
 
     def norm2(self) -> Tensor:
         """Return squared norms (k,) in float64, for the clip factor."""
@@ -232,22 +224,25 @@ class PerExample:
         The network.
     loss : callable, optional
         Loss of one row. torch.func calls it for each row. Default: cross entropy.
+
+    Attributes
+    ----------
+    called : set of nn.Module
+        The model's layers, and other modules that the loss calls (`refuse_memory`). No
+        call changes them.
     """
 
     def __init__(self, model: nn.Module, loss: RowLoss | None = None) -> None:
-        self.model, self._row = model, _RowModule(model, loss or of_scores())
+        self._row = _RowModule(model, loss or of_scores())
+        self.called = {*self._row.modules()}
 
     def set(self, weights: Tensor) -> None:
         """Set the trained parameters to the values of a flat vector (size,)."""
         start = 0
         with torch.no_grad():
-            for _, p in trained(self.model):
+            for _, p in trained(self._row):
                 p.copy_(weights[start : start + p.numel()].view_as(p))
                 start += p.numel()
-
-    def loss(self, views: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of one row, as `parts` computes it."""
-        return functional_call(self._row, {}, (views, labels))
 
     def parts(self, x: Tensor, y: Tensor, share: Tensor | None = None) -> list[Part]:
         """Return each parameter's gradients of the rows' losses, averaged over views.
@@ -266,40 +261,68 @@ class PerExample:
         list of Part
             One entry for each trained parameter, in the order of `trained`.
         """
-        weights = {name: p.detach() for name, p in trained(self._row)}
+        weights = {name: p.detach().clone() for name, p in trained(self._row)}
 
-        def loss(weights: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
-            row = views, label.expand(len(views))
-            return functional_call(self._row, weights, row)
-
-        def of_group(
-            weights: dict[str, Tensor], views: Tensor, labels: Tensor, share: Tensor
+        def loss(
+            weights: dict[str, Tensor], views: Tensor, label: Tensor, share: Any = None
         ) -> Tensor:
-            losses = vmap(loss, in_dims=(None, 0, 0), randomness="different")
-            return (losses(weights, views, labels) * share).sum()
+            if share is not None:  # of a group
+                of_image = vmap(loss, in_dims=(None, 0, 0), randomness="error")
+                return (of_image(weights, views, label) * share).sum()
+            row = views, label.expand(len(views))
+            # torch.func refuses in-place changes, except of tensors of the call
+            buffers = {name: value.clone() for name, value in self._row.named_buffers()}
+            return functional_call(self._row, weights | buffers, row)
 
-        of_row: Callable[..., Tensor] = loss if share is None else of_group
-        more = () if share is None else (share,)
-        dims = (None, 0, 0, *(0 for _ in more))
-        of_rows = vmap(grad(of_row), in_dims=dims, randomness="different")
-        try:
-            with (
-                # anomaly detection would show a row whose gradient is NaN
-                torch.autograd.set_detect_anomaly(False),
-                # trials before the charge do not have the caller's autocast either
-                torch.autocast(x.device.type, enabled=False),
-                without_compiler(),
-            ):
-                found = of_rows(weights, x, y, *more)
-        finally:
-            for layer in self.model.modules():
-                if isinstance(layer, nn.RNNBase):  # holds torch.func's weights
-                    layer._init_flat_weights()
+        dims = None, 0, 0, None if share is None else 0
+        # random numbers would depend on a row's slot, so drawing them raises an error
+        of_rows = vmap(grad(loss), in_dims=dims, randomness="error")
+        with (
+            # anomaly detection would show a row whose gradient is NaN
+            torch.autograd.set_detect_anomaly(False),
+            # trials before the charge do not have the caller's autocast either
+            torch.autocast(x.device.type, enabled=False),
+            without_compiler(),
+            unchanged(self.called),
+        ):
+            found = of_rows(weights, x, y, share)
         return [Part(found[name]) for name in weights]
 
 
 @one_thread()  # more threads would wait for each other for over a second
-def refuse_memory(gradients: PerExample, views: Tensor) -> Called:
+def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
+    """Return the gradient (size,) of the first of some public rows.
+
+    Parameters
+    ----------
+    gradients : PerExample
+        The network and its loss.
+    views : Tensor of shape (k, 1, channels, h, w)
+        Public random rows.
+
+    Raises
+    ------
+    ValueError
+        If the computation raises an error. Private rows would then add zero in silence.
+        If a module that it calls has hooks, as in `refuse_hooks`.
+    """
+    refuse_hooks(gradients.called)
+    y = torch.zeros(len(views), dtype=torch.int64, device=views.device)
+    try:
+        parts = gradients.parts(views.clone(), y)  # a loss may change its input
+    # raised here for a module that keeps a tensor, or that lacks some tokens
+    except Exception as error:
+        raise ValueError(
+            "The module and the loss must not keep state between images, and must "
+            f"work under torch.func.vmap, got an error ({first_line(error)}). Remove "
+            "random numbers, layers that keep tensors, branches that depend on values, "
+            "and `torch.compile`. Call `eval()` of other modules that the loss calls."
+        ) from error
+    return torch.cat([part[0] for one in parts for part in one.columns])
+
+
+@one_thread()  # as in `try_rows`
+def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     """Raise ValueError if other rows or chance change the gradient of a row.
 
     Also if the code keeps tensors of rows or has hooks, or if the loss does not depend
@@ -313,38 +336,24 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> Called:
     Parameters
     ----------
     gradients : PerExample
-        The network and its loss.
+        The network and its loss. Its `called` gets the modules that the loss called.
+        None of them has hooks.
     views : Tensor of shape (3, 1, channels, h, w)
         Public random rows.
-
-    Returns
-    -------
-    Called
-        The modules that the loss called. None of them has hooks.
     """
     called = Called()
     hook = register_module_forward_pre_hook(called)
-    y = torch.zeros(3, dtype=torch.int64, device=views.device)
     # exclude tensors of an earlier trial, which a traceback may hold
     gc.freeze()
     try:
         first, _, _, again, chunk = (
-            torch.cat([part[0] for one in parts for part in one.columns])
-            for x in (views[:1], views[1:2], views[2:], views[:1], views)
-            if (parts := gradients.parts(x, y[: len(x)]))
+            try_rows(gradients, x) for x in (*views.split(1), views[:1], views)
         )
         kept = [weakref.ref(one) for one in _wrapped()]
-    # raised here for a module that keeps a tensor, or that lacks some tokens
-    except Exception as error:
-        raise ValueError(
-            "The module and the loss must not keep state between images, and must "
-            f"work under torch.func.vmap, got an error ({first_line(error)}). Remove "
-            "layers that keep tensors, branches that depend on values, and "
-            "`torch.compile`."
-        ) from error
     finally:
         hook.remove()
         gc.unfreeze()
+    gradients.called |= called
     refuse_hooks(called)
     if not first.any():
         raise ValueError(
@@ -373,7 +382,6 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> Called:
                 "is still in use after its gradient. Remove the code that stores it."
             )
         time.sleep(0.01)
-    return called
 
 
 def _moved(one: Tensor, other: Tensor) -> bool:

@@ -3,15 +3,18 @@
 The network is one of `architectures`, a timm model, or a user's module.
 """
 
+import gc
 import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from threading import get_ident
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -23,7 +26,7 @@ from dphead_extract.backbones.weights import (
 )
 from dphead_extract.compiler import import_timm
 from dphead_extract.threads import one_thread
-from torch import Tensor, func, nn
+from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.jit import (
     is_tracing,  # pyright: ignore[reportPrivateImportUsage] - documented
@@ -122,12 +125,21 @@ def _copied(module: nn.Module) -> nn.Module:
             f"dphead cannot copy the module ({first_line(error)}). Remove attributes "
             "that `copy.deepcopy` cannot copy."
         ) from error
-    if _parts_of(module) & _parts_of(model):
+    if _parts_of(module) & (_parts_of(model) | _used_by_functions(model)):
         raise ValueError(
             "a copy of the module shares layers or tensors with the module. Remove the "
-            "`__deepcopy__` of its layers."
+            "`__deepcopy__` of its layers. Replace functions that use a layer, such as "
+            "a lambda that `__init__` stores, by methods."
         )
     return model
+
+
+def _used_by_functions(module: nn.Module) -> set[int]:
+    """Return ids of what functions use that layers store, which no copy replaces."""
+    stored = chain.from_iterable(vars(layer).values() for layer in module.modules())
+    cells = (f.__closure__ or () for f in stored if isinstance(f, FunctionType))
+    used = gc.get_referents(*chain.from_iterable(cells))
+    return {id(getattr(one, "__self__", one)) for one in used}
 
 
 def _parts_of(module: nn.Module) -> set[int]:
@@ -140,25 +152,38 @@ def _parts_of(module: nn.Module) -> set[int]:
     return found.union(map(id, module.modules())) - {0}  # 0: no memory
 
 
-def functional_call(
-    model: nn.Module, values: dict[str, Tensor], inputs: tuple[Tensor, ...]
-) -> Any:
-    """Call a model with other values of its parameters, and with copies of its buffers.
+@contextmanager
+def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Give modules clones of their tensors for a block `with`, and restore them after.
 
-    The call cannot change the model. torch's function would leave these values in a
-    layer that has two names, and in the cache of `parametrize.cached`, which all
-    threads share.
+    So the block changes no attribute of a module, even if code writes to weights in
+    place. torch.func leaves its tensors in a layer that has two names, in an RNN's list
+    of weights, and in the cache of `parametrize.cached`, which all threads share.
     """
     parametrize._cache.clear()
-    layers: list[Any] = [*model.modules()]
-    held = [(own, dict(own)) for m in layers for own in (m._parameters, m._buffers)]
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    layers: list[Any] = [*modules]
+    held = [
+        (own, dict(own))
+        for layer in layers
+        for own in (vars(layer), layer._parameters, layer._buffers)
+    ]
+    clones = {  # one of each tensor, even if layers share it
+        v: v.detach().clone()
+        for _, kept in held
+        for v in kept.values()
+        if isinstance(v, Tensor)
+    }
     try:
-        return func.functional_call(model, values | buffers, inputs)
+        for own, kept in held:
+            own.update((k, clones[v]) for k, v in kept.items() if isinstance(v, Tensor))
+        yield
     finally:
         parametrize._cache.clear()
         for own, kept in held:
             own.update(kept)
+        for layer in layers:
+            if isinstance(layer, nn.RNNBase):
+                layer._init_flat_weights()
 
 
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
@@ -338,6 +363,11 @@ def refuse_hooks(modules: Iterable[nn.Module]) -> None:
                 "module. Remove the hook."
             )
     for module in modules:
+        if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
+            raise ValueError(
+                f"the network or its loss calls a {type(module).__name__} that torch "
+                "compiled. Use the module without torch.jit and torch.compile."
+            )
         if hooks := [kind for kind in _HOOKS if vars(module).get(f"_{kind}")]:
             raise ValueError(
                 f"the network or its loss calls a {type(module).__name__} with "
@@ -363,11 +393,6 @@ def refuse_mixing(model: nn.Module) -> None:
                 "mixes the images of a batch. Add --batch-norm freeze for its public "
                 "statistics, or --batch-norm group for group norms instead."
             )
-        if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
-            raise ValueError(
-                f"--model has layer {name or 'model'}, which torch compiled. Pass the "
-                "module without torch.jit and torch.compile."
-            )
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise ValueError(
                 f"--model has layer {name or 'model'}, which keeps state that is not a "
@@ -387,7 +412,7 @@ def random_rows(
     return x
 
 
-@one_thread()  # as in `refuse_memory`
+@one_thread()  # as in `try_rows` of gradients.py
 def refuse_moving(
     model: nn.Module,
     shape: tuple[int, ...],
@@ -456,8 +481,8 @@ def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
 
         hooks.append(module.register_forward_hook(keep))
     try:
-        with torch.no_grad():
-            return seen, functional_call(model, {}, (x,))
+        with torch.no_grad(), unchanged(model.modules()):
+            return seen, model(x)
     finally:
         for hook in hooks:
             hook.remove()

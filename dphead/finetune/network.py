@@ -27,12 +27,12 @@ from dphead.finetune.models import (
     bits,
     build_network,
     flat,
-    functional_call,
     loss_of,
     of_scores,
     random_rows,
     refuse_moving,
     trained,
+    unchanged,
 )
 from dphead.finetune.options import Scale
 from dphead.finetune.settings import ModelSpec
@@ -232,8 +232,10 @@ class Network:
         The statistic that each step releases.
     start : ndarray of shape (size,), float64
         The model's initial weights, flat.
-    called : set of nn.Module
-        The model's layers, and other modules that the user's loss calls.
+    gradients : PerExample
+        The gradients of rows.
+    public : Tensor of shape (3, 1, channels, h, w)
+        Random rows for trials.
 
     Raises
     ------
@@ -256,14 +258,21 @@ class Network:
         self.loss = row_loss or of_scores(loss, bf16)
         self.model = build_network(spec.model, spec.n_classes, spec.shape[0], module)
         self.model.to(self.device)
-        self.called = {*self.model.modules()}
+        self.gradients = PerExample(self.model, self.loss)
+        views = random_rows(spec.shape, spec.model.vocabulary).to(self.device)
+        self.public = views[:, None]
         if row_loss is None:
             self._check_scores()
         given = row_loss or loss
         if module is not None or spec.model.of_user or given is not loss_of:
-            views = random_rows(spec.shape, spec.model.vocabulary)[:, None]
-            trial = PerExample(self.model, self.loss)
-            self.called |= refuse_memory(trial, views.to(self.device))
+            refuse_memory(self.gradients, self.public)
+        # the loop may change the mode of its own layers between steps
+        layers = () if module is None else module.modules()
+        if not self.gradients.called.isdisjoint(layers):
+            raise ValueError(
+                "The loss calls layers of your own module, but dphead trains a copy. "
+                "Call the module that the loss gets, or a `copy.deepcopy` of yours."
+            )
         own = spec.model
         words = own.model
         if own.is_wide:
@@ -334,7 +343,7 @@ class Network:
         ndarray of shape (n, n_classes), float32
             NaN for a row that is not finite, or has unknown tokens.
         """
-        PerExample(self.model).set(torch.from_numpy(weights).to(self.device))
+        self.gradients.set(torch.from_numpy(weights).to(self.device))
         spec = replace(self.spec, views=0, augment="none", images=0)
         out = np.empty((len(x), self.spec.n_classes), np.float32)
         batch = max(1, _SCORED_NUMBERS // int(np.prod(spec.shape)))
@@ -346,7 +355,8 @@ class Network:
                 rows[~known] = 0
                 inputs = spec.inputs(rows, 0, self.device)[:, 0]
                 # otherwise a layer could store test rows in the network's buffers
-                found = functional_call(self.model, {}, (inputs,))
+                with unchanged(self.model.modules()):
+                    found = self.model(inputs)
                 out[i : i + batch] = found.float().cpu().numpy()
                 out[i : i + batch][~known] = np.nan
         return out
@@ -391,11 +401,11 @@ class TorchSums:
         batch: int = _CPU_IMAGES,
     ) -> None:
         self.network = network
-        self._gradients = PerExample(network.model, network.loss)
+        self._gradients = network.gradients
         with one_thread():
             with WholeVectors() as seen:
                 self._fits(1)
-            most, fastest = _chunk_rows(network, self._gradients, memory)
+            most, fastest = _chunk_rows(network, memory)
             wanted = min(max(1, batch), max(32, batch // 4), fastest)
             self.chunk = chunk or seen.rounded(wanted, most)
             if chunk is None:
@@ -403,7 +413,6 @@ class TorchSums:
                     self.chunk //= 2
                 if not self._places_are_equal():
                     self.chunk = 1
-        self._params: StepParams | None = None  # the network's current parameters
         self._heads = CpuSums()
 
     def _fits(self, rows: int) -> bool:
@@ -471,8 +480,8 @@ class TorchSums:
         for weights in (beside, start):
             self._gradients.set(weights)
             parts, _ = self._parts(block, y == 0)
-            alike = [are_alike(squared_norms(parts)), *(p.is_alike() for p in parts)]
-            equal = equal and all(alike)
+            columns = (one for part in parts for one in part.columns)
+            equal &= all(map(are_alike, (squared_norms(parts), *columns)))
         return equal
 
     def is_compared(self, statistic: Statistic) -> bool:
@@ -540,9 +549,7 @@ class TorchSums:
                 "Internal error: a solver requested a statistic that is not its "
                 f"network's gradient, got {ask.statistic.name}. Please report it."
             )
-        if params is not self._params:
-            self._gradients.set(torch.from_numpy(params.weights).to(network.device))
-            self._params = params
+        self._gradients.set(torch.from_numpy(params.weights).to(network.device))
         return params
 
     def _chunks(self, ask: SumTask, block: Block) -> Iterator[Block]:
@@ -626,10 +633,8 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     return np.where(rows.finite[:, None], values, np.nan).astype(np.float32)
 
 
-@one_thread()  # as in `refuse_memory`
-def _chunk_rows(
-    network: Network, gradients: PerExample, memory: int | None
-) -> tuple[int, int]:
+@one_thread()  # as in `try_rows`
+def _chunk_rows(network: Network, memory: int | None) -> tuple[int, int]:
     """Return the numbers of rows of a chunk within `memory` bytes, and of a fast one.
 
     The memory of a row is an estimate: twice its float32 gradients, four times the
@@ -649,11 +654,11 @@ def _chunk_rows(
         for m in model.modules()
         if not list(m.children())
     ]
-    with torch.no_grad():
+    with torch.no_grad(), unchanged(network.gradients.called):
         spec = replace(network.spec, views=0, augment="none", images=0)
         x = spec.random(np.random.default_rng(0), 1)
         row = spec.inputs(x, 0, device)[0]
-        gradients.loss(row, torch.zeros(1, dtype=torch.long, device=device))
+        network.loss(model, row, torch.zeros(1, dtype=torch.long, device=device))
     for hook in hooks:
         hook.remove()
     sizes = [p.numel() for _, p in trained(model)]

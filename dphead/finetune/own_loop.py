@@ -11,8 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -31,16 +30,16 @@ from dphead.estimators.inputs import (
     require_both,
 )
 from dphead.estimators.labels import saved_facts
+from dphead.finetune.gradients import try_rows
 from dphead.finetune.models import (
     RowLoss,
     bits,
     flat,
     name_of,
-    refuse_hooks,
     trained,
 )
 from dphead.finetune.network import Network, NetworkSpec, StepParams, TorchSums
-from dphead.finetune.processes import has_other_processes
+from dphead.finetune.processes import refuse_processes
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.run import group_settings
 from dphead.finetune.saved import save_network
@@ -93,18 +92,6 @@ from dphead.solvers.settings import (
     check_settings,
 )
 from dphead.sums.verified import VerifiedSum
-
-
-class Stateful(Protocol):
-    """Hold a state that a checkpoint stores, as optimizers of torch do."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any], /) -> object:
-        """Set the state."""
-        ...
 
 
 @dataclass(eq=False, repr=False)
@@ -210,7 +197,7 @@ class PrivateTraining:
     accountant: Annotated[str, ACCOUNTANT] = "auto"
     ledger: str | Path | None = None
     folder: str | Path | None = None
-    keep: Sequence[Stateful] = ()
+    keep: Sequence[Any] = ()
     checkpoint: Annotated[int, Setting("Steps between checkpoints.", AT_LEAST_ONE)] = 20
     groups: Any = None
     group_cap: Annotated[int | None, GROUP_CAP] = None
@@ -235,7 +222,7 @@ class PrivateTraining:
                 "this training was opened before. Make a new `PrivateTraining`. "
                 "Without `folder`, it is charged again."
             )
-        _refuse_processes()
+        refuse_processes()
         if self.folder is not None and self.ledger in (None, IN_MEMORY):
             raise ValueError(
                 "`folder` needs a ledger on disk, because a resume continues its "
@@ -355,12 +342,7 @@ class PrivateTraining:
         )
         return Network(given, device, module=model, row_loss=self.loss)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._gradients = None
         try:
             if error is None and self.folder is not None and self.step == self.steps:
@@ -413,7 +395,8 @@ class PrivateTraining:
         ValueError
             If the block `with` has ended, a step failed, or the module changed its
             parameters. If torch has hooks or modes, traces the caller, or has several
-            processes. No row is read.
+            processes. If the loss raises an error for a public random row, such as
+            after `train()` of a module that it calls. No row is read.
         RuntimeError
             If torch compiles the caller, or has hooks of saved tensors. No row is read.
         """
@@ -423,9 +406,13 @@ class PrivateTraining:
             )
         # here, because an error in `_released` ends the training
         refuse_compilation()
-        _refuse_processes()
-        refuse_hooks(self._network.called)
-        if (gradient := next(self._gradients, None)) is not None:
+        refuse_processes()
+        released, self._gradients = self._gradients, None  # the loss takes no step
+        try:
+            try_rows(self._network.gradients, self._network.public[:1])
+        finally:
+            self._gradients = released
+        if (gradient := next(released, None)) is not None:
             return gradient
         if self.step < len(self._fit.plan.specs):
             raise ValueError(
@@ -434,7 +421,7 @@ class PrivateTraining:
             )
         raise StopIteration
 
-    def _released(self, kept: list[Stateful]) -> Iterator[dict[str, Tensor]]:
+    def _released(self, kept: list[Any]) -> Iterator[dict[str, Tensor]]:
         """Yield the gradient of each remaining step."""
         fit, specs = self._fit, self._fit.announced.specs
         batch = specs[0].n_rows * specs[0].sampling_prob
@@ -469,7 +456,7 @@ class PrivateTraining:
                 p.grad = gradient[name] = part.view_as(p).to(p)
             yield gradient
 
-    def _save(self, kept: list[Stateful]) -> None:
+    def _save(self, kept: list[Any]) -> None:
         """Write a checkpoint, which replaces the stored gradients before it."""
         assert self._path is not None
         state = _saved(kept, self._charge.fit_id, self.step)
@@ -519,16 +506,6 @@ class PrivateTraining:
         )
 
 
-def _refuse_processes() -> None:
-    """Raise ValueError in one of several processes: each would release gradients."""
-    if has_other_processes():
-        raise ValueError(
-            "`PrivateTraining` runs in one process, and this process is one of "
-            "several. Start one process with WORLD_SIZE unset, or use `dphead "
-            "finetune`."
-        )
-
-
 def _groups_of(rows: ImageRows) -> str:
     """Return a digest of rows and groups, which a resume compares.
 
@@ -560,7 +537,7 @@ def _refuse(parameter: Tensor) -> None:
     )
 
 
-def _saved(kept: list[Stateful], fit_id: str, step: int) -> bytes:
+def _saved(kept: list[Any], fit_id: str, step: int) -> bytes:
     """Return the states of objects as a file of torch.
 
     Raises ValueError for states that `_loaded` cannot read.
@@ -593,7 +570,7 @@ def _loaded(data: bytes) -> tuple[str, int, list[dict[str, Any]]]:
     return torch.load(BytesIO(data), weights_only=True)
 
 
-def _restored(path: Path, kept: list[Stateful], fit_id: str) -> int:
+def _restored(path: Path, kept: list[Any], fit_id: str) -> int:
     """Give objects the states of a checkpoint of this fit, and return its step.
 
     Raises ValueError if the checkpoint is damaged or belongs to another fit.

@@ -21,12 +21,19 @@ from dphead.fit.options import Place
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 
 
-def has_other_processes() -> bool:
-    """Return whether torchrun or the user's process group has several processes."""
+def refuse_processes() -> None:
+    """Raise ValueError in one of several processes of torchrun, or of a torch group.
+
+    In a loop of one's own, each of them would charge and release a separate training.
+    """
     group = dist.is_available() and dist.is_initialized()
-    if group and dist.get_world_size() > 1:
-        return True
-    return os.environ.get("WORLD_SIZE", "") not in ("", "1")
+    others = os.environ.get("WORLD_SIZE", "") not in ("", "1")
+    if others or (group and dist.get_world_size() > 1):
+        raise ValueError(
+            "`PrivateTraining` runs in one process, and this process is one of "
+            "several. Start one process with WORLD_SIZE unset, or use `dphead "
+            "finetune`."
+        )
 
 
 def torchrun_place() -> Place | None:

@@ -16,7 +16,6 @@ from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
 from dphead.data.features import load_features
 from dphead.finetune.adapters import merged
-from dphead.finetune.gradients import PerExample
 from dphead.finetune.images import Opened, load_images
 from dphead.finetune.models import flat
 from dphead.finetune.network import Network, NetworkSpec, network_rows
@@ -37,7 +36,7 @@ def save_network(
     model.safetensors holds all weights, averaged if trained, and the transform of the
     rows. Low-rank updates are added to the weights, so a reader needs no adapter.
     """
-    PerExample(network.model).set(torch.from_numpy(state.average).to(network.device))
+    network.gradients.set(torch.from_numpy(state.average).to(network.device))
     tensors = {
         # numpy has no bfloat16
         f"model.{k}": (

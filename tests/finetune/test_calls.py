@@ -9,7 +9,8 @@ import pytest
 import torch
 from finetune.test_own_loop import CLIP, Casting, cross_entropy, module, training
 from torch import nn
-from torch.nn.utils import parametrize
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations, parametrize
 
 from dphead import DPFinetuneClassifier
 from dphead.estimators.inputs import as_arrays, given_rows
@@ -19,6 +20,7 @@ from dphead.finetune.rows import ImageRows
 from dphead.finetune.settings import ModelSpec
 
 CRITERION = nn.CrossEntropyLoss()
+SCRIPT = torch.jit.trace(nn.Flatten(), torch.ones(1, 3, 8, 8))
 COPIED: list[Any] = []
 
 
@@ -57,6 +59,38 @@ def with_a_lock():
     return model
 
 
+class Activating(nn.Module):
+    """Stores a function that uses the layer: its mode, its weight, or its method."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.inner = nn.Linear(192, 3)
+        if kind == "mode":
+            self.act = lambda x: F.dropout(x, 0.3, self.training)
+        elif kind == "weight":
+            self.act = lambda x: F.linear(x, self.inner.weight)
+        else:
+            inner = self.inner.forward
+            self.inner.forward = lambda x: x[:, :3] + inner(x)
+            self.act = self.inner
+
+    def forward(self, x):
+        return self.act(x.flatten(1))[:, :3] + self.inner(x.flatten(1))
+
+
+def own_layers():
+    """A module, and a loss that calls it beside the copy."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+    return model, lambda copy, x, y: cross_entropy(copy, x, y) + model(x).sum()
+
+
+OWN_MODULE, OWN_LOSS = own_layers()
+
+
+def by_chance(model, x, y):
+    return cross_entropy(model, x + 1e-4 * torch.rand_like(x), y)
+
+
 def by_criterion(model, x, y):
     return CRITERION(model(x), y)
 
@@ -76,8 +110,25 @@ def with_hook_of_its_own(model, x, y):
         (with_a_lock, cross_entropy, "cannot copy the module .*cannot pickle"),
         (lambda: torch.jit.script(module()), cross_entropy, "torch compiled"),
         (lambda: torch.compile(module()), cross_entropy, "torch compiled"),
+        (module, lambda m, x, y: SCRIPT(x).sum() + cross_entropy(m, x, y), "compiled"),
+        (lambda: Activating("mode"), cross_entropy, "Replace functions"),
+        (lambda: Activating("weight"), cross_entropy, "Replace functions"),
+        (lambda: Activating("method"), cross_entropy, "Replace functions"),
+        (lambda: OWN_MODULE, OWN_LOSS, "calls layers of your own module"),
+        (module, by_chance, "Remove random numbers"),
     ],
-    ids=["own hook", "layer", "tensor", "lock", "script", "compiled"],
+    ids=[
+        *(
+            "own hook",
+            "layer",
+            "tensor",
+            "lock",
+            "script",
+            "compiled",
+            "script in loss",
+        ),
+        *("mode", "weight", "method", "own module", "chance"),
+    ],
 )
 def test_code_that_could_see_rows_is_refused_before_the_charge(
     made, loss, message, unread, tmp_path
@@ -337,3 +388,125 @@ def test_a_tensor_of_a_subclass_is_read_as_a_tensor():
     (found,) = as_arrays(torch.arange(3).as_subclass(Labels))
     assert type(found) is np.ndarray
     assert found.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.3), nn.BatchNorm1d(3)])
+def test_a_mode_that_the_loop_changes_reads_no_row(layer, unread):
+    """Masks by slot would let one row move all others. Errors would leave noise alone.
+
+    The step can be taken again after a repair.
+    """
+    teacher = nn.Sequential(nn.Flatten(), nn.Linear(192, 3), layer).eval()
+
+    def loss(model, x, y):
+        return cross_entropy(model, x, y) + F.mse_loss(model(x), teacher(x).detach())
+
+    with training(module(), loss) as private:
+        teacher.train()
+        with pytest.raises(ValueError, match=r"Call `eval\(\)` of other modules"):
+            next(private)
+        teacher.eval()
+        with pytest.raises(AssertionError, match="a row was read"):
+            next(private)
+
+
+class Clamped(nn.Module):
+    """Clamps its weight in place, after its use."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 12) * 0.3)
+
+    def forward(self, x):
+        found = F.linear(x, self.weight)
+        with torch.no_grad():
+            self.weight.data.clamp_(-1, 1)
+        return found
+
+
+class Signed(nn.Module):
+    def forward(self, x):
+        return x if self.training else -x
+
+
+def raising(x):
+    """Raise an error for a row that begins with 7."""
+    return torch.linalg.inv(torch.diag_embed((x[:, :2] - 7).abs())).sum() * 0
+
+
+def clamped():
+    """A module, its loss, and what the loop changes before a step."""
+
+    def grow():
+        with torch.no_grad():
+            model.weight.mul_(20)
+
+    model = Clamped()
+    return model, lambda m, x, y: cross_entropy(m, x, y) + raising(x), grow
+
+
+def switched():
+    def loss(copy, x, y):
+        one = cross_entropy(copy, x, y)
+        copy.eval()
+        two = 0.01 * copy(x).square().sum() + raising(x)
+        copy.train()
+        return one + two
+
+    return nn.Sequential(nn.Linear(12, 8), Signed(), nn.Linear(8, 2)), loss, None
+
+
+def normed():
+    """A teacher that updates buffers, with weights that the loop moves."""
+    norm = parametrizations.spectral_norm
+    teacher = nn.Sequential(norm(nn.Linear(12, 64)), nn.ReLU(), norm(nn.Linear(64, 2)))
+    for _ in range(100):
+        teacher(torch.zeros(1, 12))  # until its buffers are constant, up to the loop
+
+    def loss(copy, x, y):
+        apart = F.mse_loss(copy(x), teacher(x).detach() * 50)
+        return cross_entropy(copy, x, y) + raising(x) + apart
+
+    def move():
+        with torch.no_grad():
+            for one in teacher.parameters():
+                one.add_(0.3 * torch.randn(one.shape))
+
+    return nn.Linear(12, 2), loss, move
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+@pytest.mark.parametrize("made", [clamped, switched, normed])
+def test_what_a_call_changes_does_not_reach_the_next_chunk(made):
+    """A row that raises an error adds zero, although its chunk is computed again."""
+    given: dict[str, Any] = {"classes": range(2), "sampling_prob": 1.0, "steps": 2}
+    given |= {"noise_multiplier": 1e-3, "epsilon": 1e12, "random_state": 1}
+    found = []
+    for value in (7.0, np.nan):
+        torch.manual_seed(0)
+        model, loss, change = made()
+        x, y = np.random.default_rng(0).normal(size=(100, 12)), np.arange(100) % 2
+        x[0] = value
+        with training(model, loss, (x, y), **given) as private:
+            for gradient in private:
+                found.append(torch.cat([v.flatten() for v in gradient.values()]))
+                if change is not None:
+                    change()
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+def test_a_loss_may_change_its_input_in_place():
+    def in_place(model, x, y):
+        return cross_entropy(model, x.sub_(0.5).div_(0.25), y)
+
+    def fresh(model, x, y):
+        return cross_entropy(model, (x - 0.5) / 0.25, y)
+
+    found = []
+    for loss in (in_place, fresh):
+        with training(module(), loss, random_state=3) as private:
+            found += [next(private)["1.weight"], next(private)["1.weight"]]
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
