@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +31,7 @@ from dphead_extract.people import (
 from dphead_extract.shards import blocks_of
 
 from dphead.analysis.ledger_place import (
+    counted_at,
     data_sets_of_home,
     default_ledger_path,
     home_folder,
@@ -919,9 +920,30 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     own = [located(said["ledger"]["path"], folder)]
     own += [ledger_name(ledger, dataset_id)] if ledger else []
     own += [found.limit["path"]] if found.limit else []
-    # if none is known here, keep those of the report, which another home may know
-    elsewhere = tuple(map(str, charged_elsewhere(dataset_id, *own)))
-    return replace(found, elsewhere=elsewhere or found.elsewhere)
+    known = other_ledgers(dataset_id, *own)
+    elsewhere = [str(one) for one in known if one.fits != 0]
+    # a different home may know more ledgers, which the report names
+    paths = [*map(str, own), *(one.path for one in known)]
+    for text, one in zip(found.elsewhere, said["ledger"]["elsewhere"], strict=True):
+        if not _is_told(one["path"], folder, paths, found):
+            elsewhere.append(text)
+    return replace(found, elsewhere=tuple(elsewhere))
+
+
+def _is_told(name: str, folder: Path, paths: Sequence[str], run: FinishedRun) -> bool:
+    """Return whether a ledger that a report names needs no line of the report.
+
+    It is one of `paths`, or the ledger that now counts the run has all its charges.
+    """
+    try:
+        place = str(located(name, folder))
+        if any(place == one or _one_file(place, one) for one in paths):
+            return True
+        with closing(Ledger(place, read_only=True)) as book:
+            counted = counted_at(book)
+    except LedgerError:  # without DPHEAD_HOME, missing or unreadable
+        return False
+    return counted is not None and counted == (run.limit or {}).get("path")
 
 
 def knows_images(dataset_id: str | None, extraction: dict[str, Any] | None) -> bool:

@@ -120,6 +120,37 @@ def test_another_home_finds_the_ledgers_that_a_report_lists(
     assert "this run's ledger does not count" in said
 
 
+def test_a_home_that_knows_one_other_ledger_still_names_those_of_a_report(
+    features, tmp_path, monkeypatch
+):
+    fit(features, tmp_path / "one", "--ledger", tmp_path / "q.sqlite")
+    fit(features, tmp_path / "two")
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "another"))
+    fit(features, tmp_path / "three", "--ledger", tmp_path / "r.sqlite")
+    done = json.loads(dphead("check", tmp_path / "two", "--json").out)
+    found = [f["what"] for f in done["findings"] if f["name"] == FINDING]
+    assert len(found) == 2
+    assert "r.sqlite (1 fits)" in found[0] and "q.sqlite with fits" in found[1]
+
+
+@pytest.mark.parametrize("home", ["", "another"])
+def test_a_merged_ledger_is_no_longer_elsewhere(tmp_path, monkeypatch, home):
+    """Also for a home that does not know it."""
+    groups = [str(i // 2) for i in range(240)]
+    features, unit = features_file(tmp_path / "f.h5", group=groups), ("--group-cap", 2)
+    fit(features, tmp_path / "one", *unit, "--ledger", tmp_path / "q.sqlite")
+    fit(features, tmp_path / "two", *unit)
+    assert "q.sqlite" in findings(tmp_path / "two")[FINDING]
+    fitted("ledger", "people", "clinic", features)
+    if home:
+        monkeypatch.setattr("dphead.fit.ledgers.other_ledgers", lambda *_: [])
+    assert FINDING not in findings(tmp_path / "two")
+    # an empty ledger at the old path has none of its fits
+    (tmp_path / "q.sqlite").unlink()
+    Ledger(tmp_path / "q.sqlite").set_budget(1.0, 1e-5)
+    assert "q.sqlite" in findings(tmp_path / "two")[FINDING]
+
+
 def test_a_ledger_that_is_gone_is_named(features, tmp_path):
     gone = tmp_path / "gone.sqlite"
     fit(features, tmp_path / "one", "--ledger", gone)
