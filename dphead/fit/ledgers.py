@@ -517,8 +517,8 @@ def _remedy(other: Elsewhere) -> str | None:
     if other.fits is None:
         return (
             "Mount its volume or restore it from a backup, and pass it as the ledger "
-            "if it has a budget. If it was moved here, or never held a fit, remove its "
-            f"line from {notes_path(other.dataset_id)}."
+            "if it has a budget. If it was moved here, or never held a fit, "
+            f"{_forget(other)}."
         )
     if other.shares:
         return (
@@ -526,6 +526,13 @@ def _remedy(other: Elsewhere) -> str | None:
             "merges all ledgers, or names the ledger that they were merged into."
         )
     return None
+
+
+def _forget(other: Elsewhere) -> str:
+    """Return what removes a ledger without fits from the known ledgers."""
+    if other.path in noted_ledgers(other.dataset_id):
+        return f"remove its line from {notes_path(other.dataset_id)}"
+    return "remove its file"  # a default ledger has no line
 
 
 def _check_seen(place: str | Path) -> None:
@@ -579,8 +586,7 @@ def check_store(
         )
     if one.fits is None:
         todo += (
-            " If a missing ledger was moved here, or never held a fit, remove its line "
-            f"from {notes_path(one.dataset_id)}."
+            f" If a missing ledger was moved here, or never held a fit, {_forget(one)}."
         )
     raise LedgerError(
         f"The other members of the team would not count {one.place} of data set "

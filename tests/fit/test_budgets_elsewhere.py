@@ -20,7 +20,13 @@ from ledgers import specs
 
 from dphead import DPLeastSquaresClassifier
 from dphead.fit import ledgers
-from dphead.fit.ledgers import charging, default_ledger_path, fix_budget, image_index
+from dphead.fit.ledgers import (
+    charging,
+    default_ledger_path,
+    fix_budget,
+    image_index,
+    notes_path,
+)
 from dphead.privacy.ledger import Ledger, LedgerError
 
 FIT = ("--method", "prototypes", "--backend", "numpy")
@@ -96,8 +102,20 @@ def test_a_budget_takes_no_fit_beside_a_ledger_that_is_gone(features, tmp_path):
     book.set_budget(1.0, 1e-5)
     said = refused(fit(features, tmp_path / "two", "--ledger", book.path))
     assert "must count every fit" in said and "gone or unreadable" in said
+    assert f"remove its line from {notes_path(id_of(features))}" in said
     assert book.fits() == []
     assert fit(features, tmp_path / "three").code == 0
+
+
+def test_the_error_about_a_damaged_default_ledger_names_no_line(features, tmp_path):
+    """No file of notes lists a default ledger."""
+    assert fit(features, tmp_path / "one").code == 0
+    default_ledger_path(id_of(features)).write_bytes(b"x" * 5000)
+    book = Ledger(tmp_path / "book.sqlite")
+    book.set_budget(1.0, 1e-5)
+    said = refused(fit(features, tmp_path / "two", "--ledger", book.path))
+    assert "gone or unreadable" in said and "remove its file." in said
+    assert ".others" not in said
 
 
 @pytest.mark.parametrize("shared", [120, 20])
