@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 import dphead
 from dphead.analysis import audit_mechanism as module
-from dphead.analysis.audit_bounds import EpsilonDeltaClaim
+from dphead.analysis.audit_bounds import EpsilonDeltaClaim, epsilon_bound
 from dphead.planning.calibration import mu_from_epsilon
 
 audit_mechanism = module.audit_mechanism
@@ -151,6 +151,16 @@ def test_what_cannot_be_audited_is_refused(given, said):
     asked = {"function": float, "epsilon": 1.0, "delta": 1e-5, "neighbors": (1, 2)}
     with pytest.raises(ValueError, match=said):
         audit_mechanism(**asked | given)
+
+
+@pytest.mark.parametrize("n", [11, 50, 500, 31_600, 10**6])
+def test_no_bound_exceeds_the_documented_one(n):
+    error = (1 - 0.9999) / 2
+    bound = float(epsilon_bound(0, 0, n, 0.0, error))
+    assert bound < math.log(n / 10.5)
+    assert bound > math.log(n / 11) or n < 100
+    if n == 31_600:
+        assert 8 < bound < 8.001
 
 
 def test_the_function_is_public_and_its_example_runs():
