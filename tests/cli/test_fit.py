@@ -98,13 +98,16 @@ def test_the_tour_shows_what_a_fit_prints(tmp_path, monkeypatch):
 def test_the_limit_of_several_fits_is_the_budgets_or_says_what_it_assumes(
     features, tmp_path, budget
 ):
-    """A plain sum of fits that were chosen by earlier results is no guarantee."""
+    """A plain sum of fits that were chosen by earlier results is no guarantee.
+
+    The rows are imported, so fits on copies of them may be uncounted.
+    """
     mu = 2**0.5 * mu_from_epsilon(1.0, 1e-5)
-    taken = "all 2 fits, none chosen by the results of another,"
+    taken = "all 2 fits in this ledger, none chosen by the results of another,"
     if budget:
         fitted("ledger", "budget", features, "--epsilon", budget, "--delta", 1e-5)
         mu = mu_from_epsilon(budget, 1e-5)
-        taken = "all fits that the budget of epsilon 3 allows"
+        taken = "all fits in this ledger that the budget of epsilon 3 allows"
     fit(features, tmp_path / "one")
     done = fit(features, tmp_path / "two")
     text = words(done.out)
