@@ -308,7 +308,8 @@ class ImageIndex:
             _make_private(self.root)
             with suppress(FileExistsError):
                 write_private(note, own.encode(), once=True)
-            self._note_size(note.name, note.stat().st_size)
+        if write:
+            self._note_sizes()
         if (kept := self.settled()) not in (None, own):
             todo = "Unset DPHEAD_LEDGER"
             if kept != ".":
@@ -342,7 +343,7 @@ class ImageIndex:
         if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
             raise FormatError(
                 f"The entry of data set {dataset_id} in {str(self.folder)!r} is "
-                "damaged. Restore the newest copy of DPHEAD_HOME from a backup."
+                "damaged. Restore the newest copy of this folder alone from a backup."
             )
         return np.frombuffer(data, "<u8")
 
@@ -448,20 +449,28 @@ class ImageIndex:
         file = f"{name}{_ENDING}"
         # If this process dies here, no size may be above that of the file. An entry
         # shrinks if two of its digests are of one image.
-        if len(data) < self._sizes().get(file, 0):
-            self._note_size(file, len(data))
+        if self.sizes is not None and len(data) < (sizes := self._sizes()).get(file, 0):
+            write_private(self.sizes, json.dumps(sizes | {file: len(data)}).encode())
         write_private(self.folder / file, data)
-        self._note_size(file, len(data))
 
-    def _note_size(self, file: str, size: int) -> None:
-        """Note the size of a file of the index, durably."""
-        if self.sizes is None:
+    def _note_sizes(self) -> None:
+        """Note the sizes of all files of the index, durably.
+
+        The caller holds the lock. Sizes that a process could not note, because it died,
+        are noted by the next one.
+        """
+        if self.sizes is None or not (sizes := self._sizes_now()):
             return
-        sizes = self._sizes() | {file: size}
-        _make_private(self.sizes.parent)
-        write_private(self.sizes, json.dumps(sizes, indent=0).encode())
+        self._check_sizes()
+        if not self.sizes.exists() or sizes != self._sizes():
+            _make_private(self.sizes.parent)
+            write_private(self.sizes, json.dumps(sizes, indent=0).encode())
         if not (mark := self.root / _NOTED).exists():
             write_private(mark, b"")
+
+    def _sizes_now(self) -> dict[str, int]:
+        found = [*self.root.glob(f"*{_ENDING}"), *self.root.glob("store")]
+        return {path.name: path.stat().st_size for path in found}
 
     def _sizes(self) -> dict[str, int]:
         """Return the noted sizes of the files of the index.
@@ -471,9 +480,16 @@ class ImageIndex:
         if self.sizes is not None and self.sizes.exists():
             with suppress(ValueError):
                 return json.loads(self.sizes.read_bytes())
-        elif self.sizes is None or not (self.root / _NOTED).exists():
-            found = self.root.glob(f"*{_ENDING}")
-            return {path.name: path.stat().st_size for path in found}
+        elif self.sizes is None or not (mark := self.root / _NOTED).exists():
+            return self._sizes_now()
+        else:
+            raise FormatError(
+                f"The folder {str(self.sizes.parent)!r} lacks the file "
+                f"{self.sizes.name} that dphead wrote there, so its fits and budgets "
+                "would not count. Mount its volume, or restore the newest copy of this "
+                f"folder. If all its ledgers are lost, remove {str(mark)!r}: dphead "
+                "then counts no fit and no budget that was only there."
+            )
         raise self._is_older(self.sizes)
 
     def _check_sizes(self, files: Iterable[str] | None = None) -> None:
@@ -489,12 +505,13 @@ class ImageIndex:
                 raise self._is_older(path)
 
     def _is_older(self, path: Path) -> FormatError:
+        assert self.sizes is not None
         return FormatError(
             f"{str(path)!r} is missing, damaged, or older than the last one that "
             "dphead wrote, so dphead would not recognize all known "
-            f"{self.root.name}. Nothing was written or charged. Mount the volume of "
-            "this folder, or restore the newest copy of DPHEAD_HOME. If there is none, "
-            "remove "
+            f"{self.root.name}. Mount the volume of this folder, or restore the newest "
+            f"copy of {str(self.root)!r} alone: an older copy of "
+            f"{str(self.sizes.parent)!r} would lack fits. If there is no copy, remove "
             f"{str(self.sizes)!r} and {str(self.root / _NOTED)!r}. dphead then "
             f"recognizes only the {self.root.name} that are left."
         )
@@ -544,6 +561,7 @@ class ImageIndex:
         try:
             lock(file)
             yield
+            self._note_sizes()
         finally:
             os.close(file)
 
