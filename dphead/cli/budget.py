@@ -40,7 +40,7 @@ def budget_lines(
     at = tied(f"delta {as_declared(ledger['delta'])}")
     if limit:
         total = tied(f"epsilon {as_declared(limit['epsilon'])} at {at}")
-        yield f"{total} for all fits of the data set"
+        yield f"{total} for all fits in this ledger"
         if ledger["is_sum"]:
             yield (
                 "! ledgers were merged: this budget did not apply to all fits from the "

@@ -84,7 +84,7 @@ def test_a_refusal_tells_what_was_asked_from_what_is_left(features, tmp_path):
     command = ("fit", features, *LS, "--epsilon", 1.4, "-o", tmp_path / "two")
     parts = (
         "epsilon 1.4 at delta 1e-05 requested by this fit",
-        "epsilon 2 at delta 1e-05 for all fits of the data set",
+        "epsilon 2 at delta 1e-05 for all fits in this ledger",
         "epsilon 1.5 spent in 1 fit",
         "remaining for a fit like this one",
     )

@@ -219,7 +219,7 @@ def test_finetune_reads_a_clinics_table_and_offers_a_budget(clinic):
     assert command and charges() == 0
     fitted(*shlex.split(command[1]))
     said = words(fitted(*typed).out)
-    assert "epsilon 3 at delta 1e-05 for all fits of the data set" in said
+    assert "epsilon 3 at delta 1e-05 for all fits in this ledger" in said
     found = fitted("evaluate", "network", "photos", *typed[6:10]).out
     assert "60 with a label" in found
 

@@ -138,7 +138,7 @@ def test_show_says_which_number_is_the_guarantee(features, tmp_path):
         assert "total" not in text
         # whole hours
         assert {at[-2:] for at in re.findall(r"\d\d:\d\d", text)} == {"00"}
-    assert "epsilon 2 at delta 1e-05 for all fits of the data set" in kept
+    assert "epsilon 2 at delta 1e-05 for all fits in this ledger" in kept
     assert "a guarantee only if no fit was chosen by the results" in free
 
 
