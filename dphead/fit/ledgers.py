@@ -516,9 +516,9 @@ def _remedy(other: Elsewhere) -> str | None:
     """Return what to do about a missing ledger, or one that is not merged yet."""
     if other.fits is None:
         return (
-            "Mount its volume or restore it from a backup, and pass it as the ledger "
-            "if it has a budget. If it was moved here, or never held a fit, "
-            f"{_forget(other)}."
+            "Mount its volume or restore a copy that holds all its fits, and pass it "
+            "as the ledger if it has a budget. If it was moved here, or never held a "
+            f"fit, {_forget(other)}."
         )
     if other.shares:
         return (
@@ -1116,10 +1116,10 @@ def check_noted(place: str | Path, book: Ledger | None = None) -> None:
         state = f"was replaced by one of data set {theirs}"
     raise LedgerError(
         f"The ledger {path} of data set {gone[0]} {state}, and may hold fits. Nothing "
-        "was charged, set or merged. Mount its volume or restore it from a backup, "
-        "then run this command again. If it was moved, type its new path. A different "
-        "ledger needs a different path. If this ledger never held a fit, remove its "
-        f"line from {notes_path(gone[0])}."
+        "was charged, set or merged. Mount its volume or restore a copy that holds all "
+        "its fits, then run this command again. If it was moved, type its new path. A "
+        "different ledger needs a different path. If this ledger never held a fit, "
+        f"remove its line from {notes_path(gone[0])}."
     )
 
 

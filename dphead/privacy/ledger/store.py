@@ -180,8 +180,8 @@ class LedgerFile:
                 raise LedgerError(
                     f"The ledger {path} cannot be found, because the link {link} leads "
                     "to nothing. It may hold fits. Nothing was charged, set or merged. "
-                    "Mount its volume or restore it from a backup, then run this "
-                    "command again. For a new ledger, remove the link first."
+                    "Mount its volume or restore a copy that holds all its fits, then "
+                    "run this command again. For a new ledger, remove the link first."
                 )
         try:
             self.path.encode()  # raises for a path that reports and screens cannot show
