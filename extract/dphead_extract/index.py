@@ -477,12 +477,10 @@ class ImageIndex:
 
         If there is no file of sizes yet, return the sizes that the files have now.
         """
-        if self.sizes is not None and self.sizes.exists():
-            with suppress(ValueError):
-                return json.loads(self.sizes.read_bytes())
-        elif self.sizes is None or not (mark := self.root / _NOTED).exists():
+        mark = self.root / _NOTED
+        if self.sizes is None or not (self.sizes.exists() or mark.exists()):
             return self._sizes_now()
-        else:
+        if not self.sizes.exists():
             raise FormatError(
                 f"The folder {str(self.sizes.parent)!r} lacks the file "
                 f"{self.sizes.name} that dphead wrote there, so its fits and budgets "
@@ -490,7 +488,14 @@ class ImageIndex:
                 f"folder. If all its ledgers are lost, remove {str(mark)!r}: dphead "
                 "then counts no fit and no budget that was only there."
             )
-        raise self._is_older(self.sizes)
+        try:
+            return dict(json.loads(self.sizes.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise FormatError(
+                f"{str(self.sizes)!r} is damaged. Keep the folder {str(self.root)!r} "
+                f"as it is. Remove only this file and {str(mark)!r}: the next command "
+                "that adds images or people writes them again."
+            ) from error
 
     def _check_sizes(self, files: Iterable[str] | None = None) -> None:
         """Raise FormatError if a file of the index is missing or smaller than noted.

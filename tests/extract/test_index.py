@@ -297,6 +297,20 @@ def test_what_is_left_of_an_index_is_used_as_its_error_says(sized):
         sized().claim(np.arange(100, dtype=np.uint64))
 
 
+@pytest.mark.parametrize("held", [b"{", b"null", b"\xff"])
+def test_damaged_sizes_leave_the_index_as_it_is(sized, held):
+    """An older copy of the index would forget images."""
+    sized().sizes.write_bytes(held)
+    with pytest.raises(FormatError, match=r"Keep the folder .* as it is"):
+        sized().claim(np.arange(100, dtype=np.uint64))
+    sized().sizes.unlink()
+    (sized().folder / "noted").unlink()
+    assert sized().claim(np.arange(100, dtype=np.uint64)) == (A, True)
+    older(sized(), "empty")
+    with pytest.raises(FormatError, match="not recognize"):
+        sized().claim(np.arange(100, dtype=np.uint64))
+
+
 def test_an_index_without_sizes_gets_them_with_its_next_entry(sized):
     """An earlier version wrote none."""
     sized().sizes.unlink()
