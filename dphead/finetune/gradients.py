@@ -382,6 +382,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
                 "is still in use after its gradient. Remove the code that stores it."
             )
         time.sleep(0.01)
+        gc.collect()  # cycles that another thread's check had frozen
 
 
 def _moved(one: Tensor, other: Tensor) -> bool:
