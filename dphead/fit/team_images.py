@@ -74,13 +74,13 @@ class TeamImages(ImageIndex):
                 shared = np.isin(own, theirs).any(axis=1)
                 self._note(other.dataset_id)
                 if not self.knows(other.dataset_id):
-                    partial = self._mark("partial", other.dataset_id)
+                    partial = self.mark("partial", other.dataset_id)
                     self._keep_marks(other.dataset_id, [partial])
                 super()._grow(other.dataset_id, digests[decoded][shared])
                 self._keep_marks(dataset_id, [self._pair(dataset_id, other)])
         super()._grow(dataset_id, digests)
         if self.is_partial(dataset_id):
-            self._keep_marks(dataset_id, [self._mark("whole", dataset_id)])
+            self._keep_marks(dataset_id, [self.mark("whole", dataset_id)])
         if self._home is not None and len(own):
             self._home.add(dataset_id, own)
 
@@ -194,7 +194,7 @@ class TeamPeople(TeamImages):
         """Return this machine's copy of the key that the first member made.
 
         The entry ALIASES has no digests, only a seal by the key. With it, the other
-        members check that there is a key, and that theirs is the same.
+        members see that a key exists, and check that their key is this one.
         """
         home, path = ImageIndex(self.folder), self.folder / "key"
         if not path.exists() and (self._kept(ALIASES) or self._names()):

@@ -220,7 +220,7 @@ class ImageIndex:
 
     def _blocks(self, dataset_id: str, salt: str, rows: range) -> list[int]:
         return [
-            self._mark(
+            self.mark(
                 "block", dataset_id, salt, start, min(start + rows.step, rows.stop)
             )
             for start in rows
@@ -228,9 +228,10 @@ class ImageIndex:
 
     def _pair(self, dataset_id: str, other: Overlap) -> int:
         """Return the mark of two data sets that share notably many images."""
-        return self._mark("shared", *sorted([dataset_id, other.dataset_id]))
+        return self.mark("shared", *sorted([dataset_id, other.dataset_id]))
 
-    def _mark(self, *parts: object) -> int:
+    def mark(self, *parts: object) -> int:
+        """Return the number that marks `parts` under the index's key, of 64 bits."""
         text = " ".join(map(str, parts))
         return int.from_bytes(self.keyed(text, 8), "little")
 
@@ -286,7 +287,7 @@ class ImageIndex:
         marks = self._stored(dataset_id + _MARKS)
         if not len(marks):  # a read makes no key
             return False
-        kinds = [self._mark(kind, dataset_id) for kind in ("partial", "whole")]
+        kinds = [self.mark(kind, dataset_id) for kind in ("partial", "whole")]
         return [kind in marks for kind in kinds] == [True, False]
 
     @contextmanager
@@ -461,8 +462,8 @@ class ImageIndex:
         """
         if self.sizes is None or not (sizes := self._sizes_now()):
             return
-        self._check_sizes()
-        if not self.sizes.exists() or sizes != self._sizes():
+        noted = self._check_sizes()
+        if not self.sizes.exists() or sizes != noted:
             _make_private(self.sizes.parent)
             write_private(self.sizes, json.dumps(sizes, indent=0).encode())
         if not (mark := self.root / _NOTED).exists():
@@ -497,10 +498,11 @@ class ImageIndex:
                 "that adds images or people writes them again."
             ) from error
 
-    def _check_sizes(self, files: Iterable[str] | None = None) -> None:
-        """Raise FormatError if a file of the index is missing or smaller than noted.
+    def _check_sizes(self, files: Iterable[str] | None = None) -> dict[str, int]:
+        """Return the noted sizes of the files of the index.
 
-        By default, all files are checked.
+        Raises FormatError if one of `files` (default: all of them) is missing or
+        smaller than noted.
         """
         sizes = self._sizes()  # another process writes a file first, then its size
         for file in sizes if files is None else files:
@@ -508,6 +510,7 @@ class ImageIndex:
             size = path.stat().st_size if path.exists() else -1
             if size < sizes.get(file, -1):
                 raise self._is_older(path)
+        return sizes
 
     def _is_older(self, path: Path) -> FormatError:
         assert self.sizes is not None

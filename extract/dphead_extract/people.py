@@ -370,7 +370,7 @@ class People:
 
     def _mark(self, kind: str, text: str) -> int:
         assert self.index is not None
-        return _mark(self.index, kind, text)
+        return self.index.mark(kind, text)
 
     def _system_id(self) -> str:
         assert self.index is not None
@@ -381,12 +381,8 @@ def joined_to(index: ImageIndex, dataset_id: str) -> list[str]:
     """Return the data sets whose ledger counts another one's people (`People.join`)."""
     if not index.knows(dataset_id):  # without people, a read makes no key
         return []
-    mark = np.array([_mark(index, "part", dataset_id)], np.uint64)
+    mark = np.array([index.mark("part", dataset_id)], np.uint64)
     return [one.dataset_id for one in index.overlaps(mark)]
-
-
-def _mark(index: ImageIndex, kind: str, text: str) -> int:
-    return int.from_bytes(index.keyed(f"{kind} {text}", 8), "little")
 
 
 def groups_digests(
