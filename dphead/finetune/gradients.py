@@ -47,6 +47,8 @@ CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
 # Wait this long for other threads, whose fits use tensors during a step; chosen, not
 # measured.
 _OTHERS_SECONDS = 5.0
+# One check at a time, because the end of one unfreezes the tensors of earlier checks.
+_FREEZING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -342,17 +344,18 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         Public random rows.
     """
     called = Called()
-    hook = register_module_forward_pre_hook(called)
-    # exclude tensors of an earlier trial, which a traceback may hold
-    gc.freeze()
-    try:
-        first, _, _, again, chunk = (
-            try_rows(gradients, x) for x in (*views.split(1), views[:1], views)
-        )
-        kept = [weakref.ref(one) for one in _wrapped()]
-    finally:
-        hook.remove()
-        gc.unfreeze()
+    with _FREEZING:
+        hook = register_module_forward_pre_hook(called)
+        # exclude tensors of an earlier trial, which a traceback may hold
+        gc.freeze()
+        try:
+            first, _, _, again, chunk = (
+                try_rows(gradients, x) for x in (*views.split(1), views[:1], views)
+            )
+            kept = [weakref.ref(one) for one in _wrapped()]
+        finally:
+            hook.remove()
+            gc.unfreeze()
     gradients.called |= called
     refuse_hooks(called)
     if not first.any():
@@ -382,7 +385,6 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
                 "is still in use after its gradient. Remove the code that stores it."
             )
         time.sleep(0.01)
-        gc.collect()  # cycles that another thread's check had frozen
 
 
 def _moved(one: Tensor, other: Tensor) -> bool:

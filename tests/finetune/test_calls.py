@@ -14,8 +14,8 @@ from torch.nn.utils import parametrizations, parametrize
 
 from dphead import DPFinetuneClassifier
 from dphead.estimators.inputs import as_arrays, given_rows
-from dphead.finetune.gradients import PerExample
-from dphead.finetune.models import build_network
+from dphead.finetune.gradients import PerExample, refuse_memory
+from dphead.finetune.models import build_network, random_rows
 from dphead.finetune.rows import ImageRows
 from dphead.finetune.settings import ModelSpec
 
@@ -510,3 +510,31 @@ def test_a_loss_may_change_its_input_in_place():
             found += [next(private)["1.weight"], next(private)["1.weight"]]
     assert torch.equal(found[0], found[2])
     assert torch.equal(found[1], found[3])
+
+
+def test_checks_of_two_threads_do_not_see_tensors_of_an_earlier_one():
+    """A traceback may hold them."""
+    earlier, inside, other = [], threading.Event(), threading.Event()
+    views = random_rows((3, 8, 8))[:, None]
+
+    def keeps(model, x, y):
+        earlier.append(x)
+        return cross_entropy(model, x, y)
+
+    def waits(model, x, y):
+        inside.set()
+        # the other check ends meanwhile, unless it waits for this one
+        other.wait(timeout=0.2)
+        return cross_entropy(model, x, y)
+
+    def checked():
+        inside.wait()
+        refuse_memory(PerExample(module()), views)
+        other.set()
+
+    PerExample(module(), keeps).parts(views, torch.zeros(3, dtype=torch.int64))
+    thread = threading.Thread(target=checked)
+    thread.start()
+    refuse_memory(PerExample(module(), waits), views)
+    thread.join()
+    assert earlier and other.is_set()
