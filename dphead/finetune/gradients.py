@@ -400,6 +400,5 @@ def _moved(one: Tensor, other: Tensor) -> bool:
 
 def _wrapped() -> list[Tensor]:
     """Return the wrapped tensors of active torch.func transforms, by Python's `gc`."""
-    wrapped = _functorch.is_functorch_wrapped_tensor
     tensors = (one for one in gc.get_objects() if issubclass(type(one), Tensor))
-    return [one for one in tensors if wrapped(one)]
+    return [one for one in tensors if _functorch.is_functorch_wrapped_tensor(one)]
