@@ -2,8 +2,8 @@
 
 dphead chooses the names of most files that it writes, such as RUN/report.json. Whoever
 may write to the same folder could put a link to another file under such a name. So this
-module never opens a file for writing through a link, a second name, a pipe or a device
-(`open_own`). Only a path that the user typed may be one of these.
+module never opens a file for writing through a link, a pipe or a device (`open_own`).
+Only a path that the user typed may be one of these.
 """
 
 import fcntl
@@ -192,7 +192,7 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
-    """Call `remove` after a failed write, and raise OSError with the path."""
+    """Call `remove` if a block fails, and name the path in an OSError."""
     try:
         yield
     except ForeignFile:
@@ -242,9 +242,9 @@ def dangling_link(path: Path) -> Path | None:
 
 
 def sync(folder: Path) -> None:
-    """Make the names in a folder durable.
+    """Flush the names in a folder, or the content of a file, to the disk.
 
-    Raises OSError if the file system cannot guarantee it.
+    Raises OSError if the file system cannot do so.
     """
     # A rename is durable only after its folder is synced.
     opened = os.open(folder, os.O_RDONLY)

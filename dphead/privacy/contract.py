@@ -22,7 +22,7 @@ Known = Callable[[np.ndarray], bool]
 
 @dataclass(frozen=True)
 class Block:
-    """Hold the rows of some slots, padded.
+    """Hold the rows of some slots, with padding. A slot is a row's place in its source.
 
     The blocks of all samples have the same shape. The shape of a full batch's blocks
     may depend on n. No sum depends on a shape (proofs/exactness.md).
@@ -35,7 +35,7 @@ class Block:
         Features; (k, 0) if the pass already has the rows.
     y : ndarray of int, shape (k,) or (k, n_classes)
         Class indices, or label sets with 1 for the row's classes and 0 for others. A
-        row with any other number adds zero to every sum.
+        row with any other label adds zero to every sum.
     """
 
     index: np.ndarray
@@ -189,16 +189,16 @@ class ReleaseSpec:
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """Hold a noisy value, which answers a solver's request.
+    """Hold the result of one release, which answers a solver's request.
 
     Parameters
     ----------
     value : ndarray of float64
-        The noisy sum, in the statistic's shape and real units.
+        The sum with its noise, if any, in the statistic's shape and real units.
     noise_sd : float
-        Standard deviation of the noise of each entry before rounding, in the units of
-        `value`; 0 without privacy. Off the diagonal of a symmetric sum it is divided
-        by sqrt(2).
+        Standard deviation of each entry's noise before rounding, in the units of
+        `value`; 0 without noise. In a symmetric sum, entries off the diagonal have a
+        standard deviation of noise_sd / sqrt(2).
     """
 
     value: np.ndarray
@@ -265,7 +265,7 @@ class Summer(Protocol):
         ...
 
     def largest_norm(self, task: SumTask) -> float:
-        """Return the largest norm of a transformed row.
+        """Return the largest norm of a transformed row before the clip.
 
         Only fits without noise use this value.
         """

@@ -1,4 +1,4 @@
-"""Replace each group's rows by means, one for each of the group's lowest classes.
+"""Replace each group's rows by means, one for each class up to the group cap.
 
 A group's means depend on its own rows only, bit for bit (proofs/groups.md).
 """
@@ -140,9 +140,8 @@ def group_means(
     ids, classes = groups[labeled], y[labeled]
     new = np.ones(len(labeled), bool)
     new[1:] = (ids[1:] != ids[:-1]) | (classes[1:] != classes[:-1])
-    # position of a row's class among the classes of its group
     count = np.cumsum(new)
-    # 0 for the lowest class of the group, 1 for the next.
+    # A class's position in its group: 0 for the lowest class, 1 for the next.
     position = count - count[np.searchsorted(ids, ids)]
     by_group = np.argsort(groups, kind="stable")
     first = np.searchsorted(groups[by_group], ids)

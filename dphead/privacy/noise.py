@@ -1,9 +1,9 @@
 """Draw rounded Gaussian noise from a cryptographic generator, keyed for each release.
 
-Each coordinate, step and release gets one independent draw. No draw may be used twice.
-ChaCha20 (package `randomgen`) gets 256 bits from the operating system for every
-generator. So releases, processes and forks share no state, and no state can repeat or
-be guessed.
+Each release gets fresh, independent draws, and no other release may use them. Without a
+seed, every generator is ChaCha20 (package `randomgen`) with a key of 256 bits from the
+operating system. So releases, processes and forks share no state, and no state can
+repeat or be guessed.
 """
 
 import hashlib

@@ -77,7 +77,7 @@ def rounded_gaussian(
             "the grid's steps."
         )
     draws = np.empty(math.prod(shape), np.int64)
-    # Fill blocks in order, so that the draws are the same for every block size.
+    # In a fixed order, so that a seed gives the same draws again.
     for start in range(0, len(draws), _BLOCK_DRAWS):
         block = draws[start : start + _BLOCK_DRAWS]
         block[:] = _block(generator, len(block), float(sd))

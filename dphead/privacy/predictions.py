@@ -47,9 +47,9 @@ class IntegerWeights:
 def integer_weights(weights: np.ndarray) -> IntegerWeights:
     """Round weights (width, n_classes) to a grid.
 
-    A weight becomes zero if it is not finite or exceeds 1e100 in absolute value. The
-    result is the same on every machine, because it uses operations on single entries
-    and sums of integers.
+    A weight becomes zero if it is not finite or exceeds 1e100 in absolute value. All
+    weights become zero if none reaches 1e-100. The result is the same on every machine,
+    because it uses operations on single entries and sums of integers.
     """
     weights = np.asarray(weights, np.float64).T
     with np.errstate(invalid="ignore"):

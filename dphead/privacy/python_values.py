@@ -55,7 +55,10 @@ def python_value(value: Any) -> Any:
 
 
 def _toward_zero(value: Any) -> int | float:
-    """Return an equal int or float, or else the next float toward zero."""
+    """Return an equal int or float, or else the next float toward zero.
+
+    Raises OverflowError for a finite value beyond all floats.
+    """
     near = float(value)
     # Check this first: the ratio of a Decimal beyond floats can have a billion digits.
     if near == 0:

@@ -67,10 +67,12 @@ def release(
     ------
     ValueError
         If the statistic or the rows differ from the plan. If seeded noise was charged
-        as private. If there is no noise but the ledger stores values. If the noise or
-        the sum could overflow. Raised before any row is read.
+        as private. If there is no noise but the ledger stores values. If the noise is
+        too small or too large for its grid, or the sum could overflow. Raised before
+        any row is read.
     RuntimeError
-        If torch compiles the caller (`refuse_compilation`).
+        If torch compiles the caller (`refuse_compilation`), or if the summer's check
+        fails.
     LedgerError
         If the release is not the next reserved one, or cannot begin or be committed.
     TypeError

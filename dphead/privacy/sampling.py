@@ -1,7 +1,7 @@
 """Choose the rows that take part in a release.
 
-The rows of a release are all rows, a capped number per group, a Poisson sample, or the
-rows that random allocation assigns to the release.
+The rows of a release are all rows, a Poisson sample, or the rows that random allocation
+assigns to the release. A group cap limits the rows of each group.
 
 A sample is secret: neither the sample nor its size may be stored or returned to a user.
 """

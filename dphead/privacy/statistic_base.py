@@ -10,7 +10,7 @@ w q qᵀ. A subclass of `Statistic` (see `statistics`) defines three things:
 
 Symbols: x is a row after its transform. y is its class or its set of classes. R or C is
 the clip norm and b the appended constant. rho is sqrt(R**2 + b**2). q holds the row's
-integers and l the integers of its residual.
+integers, and l those of its residual or class.
 """
 
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class Statistic:
     kind : {"outer", "gram"}
         Whether a row contributes l qᵀ or w q qᵀ.
     clips : {"features", "rows", "nothing"}
-        The vectors bounded by the clip norm.
+        What the clip norm bounds: a row's features, or its contribution ("rows").
     axes : tuple of str or int
         Lengths of the sum's axes: "width", "n_classes" or a number.
     row_sq : int
@@ -152,7 +152,10 @@ class Statistic:
         return max(self.no_clip(largest_norm, params), 1e-100)
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Return the largest norm of the vectors that this statistic clips."""
+        """Return an upper bound on the norms of the vectors that this statistic clips.
+
+        `largest_norm` is the largest norm of a transformed row.
+        """
         return largest_norm
 
     def rows(
@@ -199,7 +202,7 @@ class Chunk:
     clip_norm: float
 
     def scores(self, xp: Any) -> tuple[Array, Array]:
-        """Return the integer scores (k, n_classes), and the unit of each row (k, 1).
+        """Return integer scores (k, n_classes), and their unit's real value (k, 1).
 
         Scores are below 2**30. float64 holds each partial sum exactly, so the order of
         additions does not matter.
@@ -262,8 +265,11 @@ def one_hot(xp: Any, y: Array, keep: Array, n_classes: int) -> Array:
 
 
 def targets(xp: Any, chunk: Chunk, n_classes: int) -> Array:
-    """Return the labels of used rows as zeros and ones, (k, n_classes) int64."""
-    # Zeros and ones either way: one class, or a set of classes.
+    """Return each row's class or label set as (k, n_classes) int64.
+
+    A class becomes zeros and a one, or only zeros where `chunk.keep` is False. A label
+    set stays as it is, even if it is invalid.
+    """
     if chunk.y.ndim == 1:
         return one_hot(xp, chunk.y, chunk.keep, n_classes)
     return chunk.y.astype(xp.int64)

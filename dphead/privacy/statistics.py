@@ -32,11 +32,11 @@ from dphead.privacy.transform import (
     within,
 )
 
-# Grids: the integer that stands for 1, as in `predictions`. Each was chosen, not
+# Grids: each integer stands for the number in its comment. All were chosen, not
 # measured.
-MOMENT_RADIUS = 2**20  # norm of the longest vector of channel moments
-_COUNT_SCALE = 2**10  # integer of one counted row: much finer than any noise
-_HESSIAN_SCALE = 2**6  # integer of a Hessian's largest weight p (1 - p), 1/4
+MOMENT_RADIUS = 2**20  # the clip norm C of channel moments
+_COUNT_SCALE = 2**10  # one counted row: much finer than any noise
+_HESSIAN_SCALE = 2**6  # 1/4, the largest weight p (1 - p) of a Hessian
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,7 @@ class Gradient(Statistic):
         return clipped_step(clip_norm, append) * self.longest_residual() / RADIUS
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Return a clip norm that clips no row.
-
-        It is the largest norm of a gradient for clipped rows, and the largest norm of a
-        row for clipped features.
-        """
+        """Return an upper bound on the norms of gradients ("rows"), or of features."""
         if self.clip == "features":
             return largest_norm
         append = params.transform.append
@@ -200,7 +196,7 @@ class SigmoidHessians(ClassGrams):
 
     @property
     def row_sq(self) -> int:  # type: ignore[override]
-        """Return the square of sqrt(n_classes) rho² / 4.
+        """Return the square of sqrt(n_classes) rho² / 4, in units of the sum.
 
         Each of the n_classes weights is at most 1/4: claim H of proofs/sensitivity.md.
         """
@@ -275,9 +271,9 @@ class ClassCounts(Statistic):
 class CorrectCounts(ClassCounts):
     """Count correctly and wrongly classified rows, shape (2, 1).
 
-    Rows are not clipped. A tie is wrong. Each used row is in one of the two
-    numbers, so their sum is the number of used rows. Adding or removing a
-    row changes one number. Replacing a row can change both numbers.
+    Rows are not clipped. A tie is wrong. Each used row is in one of the two numbers, so
+    their sum is the number of used rows. Adding, removing or zeroing out a row changes
+    at most one number. Replacing a row can change both numbers.
     """
 
     axes = (2, 1)
@@ -313,7 +309,7 @@ class ClassCorrectCounts(CorrectCounts):
 
 @dataclass(frozen=True)
 class RowCounts(ClassCounts):
-    """Count the rows with a valid label, of any class, shape (1, 1).
+    """Count the finite rows with a valid label, shape (1, 1).
 
     Under replace-one, the number changes by at most 1.
     """

@@ -1,8 +1,9 @@
 """Turn rows into integers, one by one: transform, norm, clip and an exact check.
 
-All sums of a head are integer sums. Floating-point numbers occur only here and in five
-places of `predictions`, `statistic_base` and `statistics`: moments, a score's unit,
-predictions, a Hessian's weights and the factors of residuals.
+All sums of a head are integer sums. From the transform to the sum, floating-point
+numbers occur only here and in five places of `predictions`, `statistic_base` and
+`statistics`: moments, a score's unit, predictions, a Hessian's weights and the factors
+of residuals.
 
 Each operation on a row is one IEEE operation on one number, or a sum of integers, which
 is the same in any order. A row's integers are therefore a function of that row and of
@@ -217,7 +218,7 @@ def _unit(rows: FineRows) -> FineRows:
 
 
 def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
-    """Scale each row, with its constant, to the length RADIUS, for clipped gradients.
+    """Scale each row, with its constant, to a length near RADIUS (clipped gradients).
 
     Parameters
     ----------
@@ -229,7 +230,7 @@ def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
     Returns
     -------
     IntegerRows
-        The row's own length is kept in `scale`.
+        Integers q, and a `scale` for each row. q * scale is the row, rounded.
 
     Guarantee
     ---------

@@ -37,7 +37,7 @@ class KeptRows:
     def __call__(
         self, key: _Key, index: np.ndarray, make: Callable[[], Any], keep: bool = True
     ) -> list[tuple[Any, slice]]:
-        """Return the kept rows of these slots under this key, or make and keep them.
+        """Return the kept rows of these slots, or make them and keep them if they fit.
 
         Parameters
         ----------

@@ -163,10 +163,10 @@ def largest_norm(ask: SumTask, block_sum: BlockSum) -> float:
 def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
     """Return the key under which a pass keeps integer rows, or None to keep none.
 
-    The key has everything except the slots that the integers depend on: transform, rows
-    and the clip norm of the features. The clip norm is None if features are not
-    clipped. Transform and rows are compared by identity. Rows of a Gram matrix are not
-    kept, because a fit requests the matrix once.
+    The key has all that the integers depend on, except the slots: the transform, the
+    rows and the clip norm of the features (None if features are not clipped). Transform
+    and rows are compared by identity. Rows of a Gram matrix are not kept, because a fit
+    requests the matrix once.
     """
     statistic = ask.statistic
     # rows that a statistic makes in its own way depend on more than this key

@@ -1,4 +1,4 @@
-"""Define constants of the sums: bounds of exactness, and sizes that affect speed only.
+"""Define constants of the sums: bounds of exactness, and sizes for time and memory.
 
 Never raise a bound, because a sum could become wrong. The other sizes never change a
 sum. The sizes of the compiled kernels are in `kernels`. A size marked "chosen" was not

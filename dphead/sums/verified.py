@@ -85,7 +85,7 @@ class VerifiedSum:
         return add(tasks, self.block_sum, self.kept)
 
     def one_pass(self, statistics: Sequence[Statistic]) -> Summer:
-        """Return a `Summer` that sums the statistics of one request in one pass."""
+        """Return a `Summer` for the statistics of one request (`_OnePass`)."""
         return self if len(statistics) == 1 else _OnePass(self, statistics)
 
     def largest_norm(self, task: SumTask) -> float:
@@ -104,7 +104,9 @@ class VerifiedSum:
 
 
 class _OnePass:
-    """Sum all statistics of a request in one pass, when the first one is released.
+    """Sum all statistics of a full-batch request in one pass, for its first release.
+
+    Each release of a sample has its own pass.
 
     Guarantee
     ---------

@@ -1,9 +1,9 @@
 """Compute the epsilon of a list of releases.
 
 `events` describes releases. `compose` chooses the accountant: `gdp` for full batches,
-and `pld` (with `losses` and `allocation`) for the rest. Budgets need `rdp`, and
-`compose` also tries it where `pld` is too coarse. `pld` takes seconds to import, and is
-therefore imported where it is used.
+and `pld` (with `losses` and `allocation`) for the rest. `rdp` serves several fits with
+random batches, and `compose` also tries it where `pld` is too coarse. `pld` takes
+seconds to import, and is therefore imported where it is used.
 """
 
 from dphead.privacy.accounting.compose import ACCOUNTANTS, compose_epsilon

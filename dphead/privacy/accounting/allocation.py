@@ -1,9 +1,9 @@
 """Compute privacy losses of random allocation: each row is in one step of an epoch.
 
-An epoch has a pair of distributions of t normal numbers (proofs/allocation.md). All
-means are 0, except that one number, at a random place, has mean 1 in the first
-distribution. Under the second distribution, the likelihood ratio is a mean of t
-independent log-normal numbers.
+An epoch of t steps has a pair of distributions of t normal numbers
+(proofs/allocation.md). All means are 0, except that one number, at a random place, has
+mean 1 in the first distribution. Under the second distribution, the likelihood ratio is
+a mean of t independent log-normal numbers.
 
 Each log-normal number is replaced by a number on a grid, so that Fourier transforms can
 compute the mean. The new number is larger in the convex order, so no divergence
@@ -28,12 +28,12 @@ from dphead.privacy.accounting.losses import (
     self_composed,
 )
 
-# Chosen, not measured: they trade tightness for time and memory. Omitted mass is
-# charged.
+# The constants below are chosen, not measured. The first three trade tightness for time
+# and memory. Omitted probability is charged as an infinite loss.
 _CELLS = 50  # cells per standard deviation of one ratio
-_MOST_CELLS = 2**20  # largest number of cells; more are merged into wider ones
+_MOST_CELLS = 2**20  # largest number of cells; a longer grid has wider cells
 REACHES = (8.3, 7.0, 6.4)  # ends of the grid, in standard deviations of the logarithm
-_LARGEST_EXPONENT = 700.0  # exp overflows float64 beyond
+_LARGEST_EXPONENT = 700.0  # exp overflows float64 above 709
 _LOWEST_PLACE = -40.0  # standard deviations; normal mass below is negligible
 
 
@@ -186,7 +186,8 @@ def on_grid(
 
     A probability is divided between the two grid points beside its loss. The division
     keeps the probability times exp(-loss), which is the probability under the other
-    distribution of the pair. Losses are raised by a bound on their rounding error.
+    distribution of the pair. Losses are raised by a bound on their rounding error. If
+    the grid would have more than MAX_GRID_POINTS points, all losses become infinite.
     """
     # A larger loss is the safe side.
     raised = values + 4 * UNIT_ROUNDOFF * (2 + np.abs(values))

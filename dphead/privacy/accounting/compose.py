@@ -1,9 +1,9 @@
 """Compute the epsilon of a list of releases, for charges and reports.
 
 Full batches have a closed form (`gdp`). Poisson batches and allocated rows use privacy
-loss distributions (`pld`). Full and Poisson batches also have Renyi divergences
-(`rdp`), which budgets need. `dphead/planning/calibration.py` computes the inverse,
-noise from a budget.
+loss distributions (`pld`). Full batches and most Poisson batches also have Renyi
+divergences (`rdp`), which several fits with random batches need.
+`dphead/planning/calibration.py` computes the inverse, noise from an epsilon.
 """
 
 import math
@@ -52,8 +52,8 @@ def compose_epsilon(
     Returns
     -------
     float
-        Epsilon. It is infinite if a release has no noise, or so little that no bound is
-        finite.
+        Epsilon; infinite if a release has no noise, or if the accountant finds no
+        finite bound.
 
     Raises
     ------

@@ -30,7 +30,8 @@ class GaussianEvent:
         Largest number of rows used per unit of privacy.
     epoch_steps : int, default 1
         Number of releases in an epoch of random allocation, with each row in one of
-        them at random (proofs/allocation.md). Above 1, units of privacy must be rows.
+        them at random (proofs/allocation.md). 1 means no allocation. Above 1, units of
+        privacy must be rows.
 
     Raises
     ------
@@ -68,7 +69,7 @@ class GaussianEvent:
         alone = self.epoch_steps == 1 or (q == 1 and self.rows_per_unit == 1)
         only = "epoch_steps above 1 needs sampling_prob and rows_per_unit of 1"
         given = (q, self.rows_per_unit)
-        require(alone, only, "rows_per_unit", given, "Otherwise, use epoch_steps=1.")
+        require(alone, only, "rows_per_unit", given, "Or use epoch_steps=1.")
 
     @property
     def is_full(self) -> bool:

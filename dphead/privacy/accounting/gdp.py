@@ -29,7 +29,7 @@ def total_mu(events: Sequence[GaussianEvent]) -> float | None:
     Returns
     -------
     float or None
-        None if a batch is sampled or allocated.
+        mu; infinite if a release has no noise. None if a batch is sampled or allocated.
 
     Guarantee
     ---------
@@ -57,7 +57,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
     Guarantee
     ---------
-    Never below the true value. Infinite if the true value exceeds 1e12.
+    Never below the true value. Infinite if the true value may exceed 1e12.
 
     References
     ----------
@@ -99,7 +99,8 @@ def log_delta(mu: float, epsilon: float) -> float:
         bound = math.log(excess + _MILLS_ROUNDING)
     else:
         ratio = _mills_ratio(t)
-        # Both ratios fall toward 0, so their difference loses no digits.
+        # If the ratios are close, their difference loses digits: the last term is for
+        # this error.
         excess = max(ratio - tail, 0.0) + _MILLS_ROUNDING * ratio
         bound = log_phi + math.log(excess)
     # Error of log delta from rounding t: its slope there is at most |t| + 1.3.

@@ -109,8 +109,9 @@ class Losses:
     def _tails(self, delta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the positive losses l, and the sums `above` and `scaled` over L >= l.
 
-        `above` sums p(L). `scaled` sums p(L) exp(l - L), which cannot overflow. Last
-        are the loss inf and sums of 0. `above` includes a bound on its rounding error.
+        `above` sums p(L). `scaled` sums p(L) exp(l - L), which cannot overflow. The
+        last entries are a loss of inf and two sums of 0. `above` includes a bound on
+        its rounding error.
         Small losses whose deltas certainly exceed `delta` are left out.
         """
         start = max(0, 1 - self.lowest)
@@ -136,10 +137,10 @@ class Losses:
 
 
 def self_composed(one: Losses, count: int) -> Losses:
-    """Compose `count` equal releases.
+    """Return the losses of `count` equal releases together.
 
     A bound on the mass lost in transforms is added to the probability of an infinite
-    loss.
+    loss. All losses are infinite if the grid would have too many points.
     """
     if count == 1:
         return one
@@ -174,8 +175,8 @@ def self_composed_ends(chances: np.ndarray, count: int) -> tuple[int, int]:
     """Return the first and the last index kept of a sum of `count` equal releases.
 
     By a Chernoff bound, losses beyond these ends have probability at most TAIL_MASS.
-    The bound is that of dp_accounting's `compute_self_convolve_bounds`. Orders of at
-    most 20 / points need no logarithms, which took a third of the time there.
+    The bound is that of dp_accounting's `compute_self_convolve_bounds`. Orders are at
+    most 20 / points, so exp cannot overflow, and no slower sum of logarithms is needed.
     """
     points = len(chances)
     places = np.arange(points)
@@ -196,7 +197,7 @@ def self_composed_ends(chances: np.ndarray, count: int) -> tuple[int, int]:
 
 
 def composed(first: Losses, second: Losses) -> Losses:
-    """Compose two distributions.
+    """Return the losses of two releases together.
 
     A bound on the mass lost in transforms is added to the probability of an infinite
     loss. The largest losses, with probability at most TAIL_MASS, become infinite too.

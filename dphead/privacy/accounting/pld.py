@@ -38,13 +38,13 @@ from dphead.privacy.accounting.losses import (
 )
 from dphead.privacy.accounting.rdp import LARGEST_NOISE, epsilon_from_rdp
 
-# Chosen, not measured: they trade tightness for time and memory. Omitted mass is
-# charged.
+# The constants below are chosen, unless a comment names a measurement. They trade
+# tightness for time and memory. Omitted probability is charged as an infinite loss.
 _GRID_INTERVAL = 1e-4  # width for losses of 2 to 100; proportional otherwise
 _LARGEST_LOSS = 1e6  # epsilon is infinite if losses may exceed this
 # above this mu of a unit's sampled rows, losses exceed _LARGEST_LOSS
 _LARGEST_MU = 1500.0
-# Orders of RDP, which finds the grid's width.
+# Renyi divergences of these orders decide the grid's width.
 _SIZE_ORDERS = (1.1, 1.5, 2, 4, 8, 16, 32, 64, 256, 2048, 2**14, 2**17)
 # largest number of rows of a unit in Poisson batches; its epsilon took 2 to 16 s
 _LARGEST_GROUP = 10_000

@@ -193,8 +193,8 @@ def filter_order(epsilon: float, delta: float) -> float:
 
     Guarantee
     ---------
-    Any order fixed beforehand is valid; this one is the tightest for Gaussian
-    mechanisms.
+    Any order fixed beforehand is valid. This one is the candidate that is tightest for
+    Gaussian mechanisms.
 
     References
     ----------

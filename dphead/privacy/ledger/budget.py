@@ -51,7 +51,8 @@ def spent(
     relation : {"zero_out", "add_remove", "replace_one"}
         The neighboring relation.
     budget : mapping or None, default None
-        The ledger's budget, with its RDP order, and "is_sum" if ledgers were merged.
+        The ledger's budget: epsilon, delta, the RDP order ("order") and "is_sum", which
+        is `Ledger.is_sum`.
 
     Returns
     -------
@@ -208,7 +209,8 @@ def _has_divergence(events: Sequence[GaussianEvent], relation: str) -> bool:
 def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
     """Raise LedgerError if RDP, which the filter sums, does not bound the events.
 
-    The first fit was charged without this check, so `events` include the earlier fits.
+    `events` must include those of earlier fits, because a first fit is charged without
+    this check.
     """
     if not _has_divergence(events, relation):
         rows = max((e.rows_per_unit for e in events if not e.is_full), default=1)

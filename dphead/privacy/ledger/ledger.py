@@ -60,7 +60,7 @@ class Tried(NamedTuple):
     reason : str or None
         Why the fit is refused. None if all are charged.
     spent : Spent
-        The total of the fits before the refused one, or of all fits.
+        The ledger's total with the fits before the refused one, or with all fits.
     """
 
     refused: int | None
@@ -164,7 +164,7 @@ class Ledger(LedgerFile):
         return _budgets_in(self.facts())
 
     def is_sum(self) -> bool:
-        """Return whether this ledger counts fits of several ledgers (`moving.merge`).
+        """Return whether a merge made the ledger's total a plain sum (`moving.merge`).
 
         Its budget, if any, then did not apply to all fits from the start.
         """
@@ -231,7 +231,7 @@ class Ledger(LedgerFile):
         Returns
         -------
         Tried
-            The first fit that is refused, if any, and the total without it.
+            The first refused fit, if any, and the total with the fits before it.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class Ledger(LedgerFile):
         ---------
         Nothing is charged or written. `reserve` charges the fits to a copy of the
         ledger in memory, so the decision is the filter's own. It holds until another
-        fit is charged.
+        fit is charged. Groups are not compared.
         """
         # A copy in memory, so that `reserve` itself decides and nothing is written.
         copy = Ledger()
@@ -311,6 +311,8 @@ class Ledger(LedgerFile):
             budget's accounting.
         LostAnswer
             If COMMIT failed and it is unknown whether the fit is charged.
+        RuntimeError
+            If torch compiles the caller (`refuse_compilation`).
 
         Guarantee
         ---------
@@ -530,13 +532,13 @@ def _budget_in(facts: dict[str, str]) -> dict[str, float] | None:
 
 
 def _limit_in(facts: dict[str, str]) -> dict[str, Any] | None:
-    """Return the budget, and whether it limits a plain sum only (`Ledger.is_sum`)."""
+    """Return the budget with an entry "is_sum" (`Ledger.is_sum`), or None."""
     budget = _budget_in(facts)
     return budget and budget | {"is_sum": SUM in facts}
 
 
 def _budgets_in(facts: dict[str, str]) -> list[dict[str, float]]:
-    """Return all budgets of a ledger. Each is at most as large as the one before it."""
+    """Return a ledger's own budget, and the smaller ones that merges fixed."""
     keys = [key for key in facts if key == "budget" or key.startswith("budget ")]
     return [json.loads(facts[key]) for key in keys]
 

@@ -205,7 +205,7 @@ def _fix(source: Ledger, target: Ledger) -> None:
 
 
 def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
-    """Return the values to fix in the target, or raise LedgerError if they differ."""
+    """Return the values to fix in the target. Raises LedgerError as `_check_kinds`."""
     if holds_all(source, target):
         return {}
     _check_kinds([source, target])
@@ -277,10 +277,11 @@ def counted_data_sets(book: Ledger) -> list[str]:
 
 
 def holds_all(source: Ledger, target: Ledger) -> bool:
-    """Return whether the target has every charge of a source that was moved to it.
+    """Return whether the target has every charge of a source.
 
     A move copies all seals except its own. A merge is recorded in the target, in the
-    transaction that copies the fits.
+    transaction that copies the fits. After a merge, the target's budget must also be
+    within the source's.
     """
     if source.meta(MERGED) is not None:
         counts = target.meta(f"{COUNTS} {source.meta('dataset_id')}")
@@ -299,7 +300,7 @@ def _digests(book: Ledger) -> list[str]:
 
 
 def copy_rows(table: Table, source: Ledger, target: Ledger) -> None:
-    """Copy the rows of a table to another ledger."""
+    """Copy a table's rows, except the data set id and the move's own entries."""
     found = source.rows(table)
     # The target has its own data set id, and was not moved.
     if table is META:

@@ -29,7 +29,7 @@ def _table(name: str, keys: dict[str, Any], columns: dict[str, Any]) -> Table:
     return Table(name, TABLES, *own)
 
 
-# Values that are fixed once: data set, relation, unit, accounting, budget.
+# Values that are fixed once, such as the data set, the relation and the budget.
 META = _table("meta", {"key": Text}, {"value": Text})
 # One row for each charge. Epsilon is text, so that it keeps every digit.
 FITS = _table(

@@ -76,7 +76,7 @@ def seal(file: LedgerFile) -> None:
 def _charges(file: LedgerFile, first: int) -> tuple[list[_Fit], bool]:
     """Return the fits from index `first`, in order of charge, with their releases.
 
-    Also return whether there are releases without a fit.
+    If `first` is 0, also return whether there are releases without a fit.
     """
     late, kept = _CHARGED, _RELEASES
     if first:
@@ -107,7 +107,7 @@ def damage_of(file: LedgerFile) -> list[str]:
 
     - The file is as SQLite wrote it. An index without its table's rows would hide a
       budget.
-    - Charges and fixed values match the chain of digests, which covers every entry.
+    - Charges and fixed values match the chain of digests.
     - The budget was fixed before the first fit.
     - Releases were begun and committed in their order.
 
@@ -178,8 +178,8 @@ def _check_order(file: LedgerFile, reserved: dict[str, int]) -> None:
     """
     done = Counter[str]()
     begun = set()
-    # The order of a release: started, redrawn after each crash, committed. The next one
-    # begins after the commit only.
+    # The states of a release: started, redrawn after each crash, committed. The next
+    # release begins after the commit only.
     for fit_id, sequence, state in file.query(_LOG):
         release = (fit_id, sequence)
         known = state in STATES and sequence < reserved.get(fit_id, 0)

@@ -186,7 +186,7 @@ def session(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def held(url: str, lock: str = "") -> Iterator[Callable[[], None]]:
-    """Hold a server's lock with this name in a block; by default, that of all ledgers.
+    """Hold the lock `lock` of a server in a block; by default, the lock of the server.
 
     Yield a function that raises LedgerError if the lock was lost. Call it before a
     charge ends, because the end of the block raises no error.

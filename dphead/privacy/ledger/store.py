@@ -50,7 +50,8 @@ COUNTS = "counts"  # with the id of a merged data set, whose fits this ledger co
 IDENTITY = "identity"  # key of a random id of the file, kept with its note
 SUM = "sum"  # key in a ledger that counts the fits of several ledgers
 IN_MEMORY = ":memory:"  # SQLite's name of a database in memory
-# Errors of SQLite if a file or a disk fails. The last is for a damaged name.
+# Errors of SQLite if a file or a disk fails. The last one means that a damaged file has
+# text that is not UTF-8.
 _FAULTS = (exc.DBAPIError, sqlite3.Error, UnicodeDecodeError)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 # Seconds to wait for another process to end its transaction. Chosen, not measured.
@@ -103,7 +104,7 @@ class LedgerFile:
         *,
         read_only: bool = False,
     ) -> None:
-        # A fork or another process must not use this object (`_begun`).
+        # A fork or another process must not charge with this object (`_begun`).
         self.path, self._process = str(path), this_process()
         # raises LedgerError if a charge may no longer be made (`fit.ledgers.charging`)
         self.before_commit: Callable[[], None] = lambda: None
@@ -341,9 +342,11 @@ class LedgerFile:
             self.query(table.insert(), rows)
 
     def rows(self, table: Table) -> list[dict[str, Any]]:
-        """Return a table's rows in the order in which they were added.
+        """Return a table's rows as dicts.
 
-        The row numbers of `progress` and `fits` are left out: each ledger has its own.
+        Fits, states and seals are in the order in which they were added, releases by
+        fit and number, and fixed values in any order. The row numbers of `progress` and
+        `fits` are left out: each ledger has its own.
         """
         order = [table.c[key] for key in ("id", "fit_id", "sequence") if key in table.c]
         order = [column("rowid")] if table is FITS else order
@@ -487,7 +490,6 @@ class LedgerFile:
             )
         if kind == "write" and self._db is not None:
             self._check_beside()
-        # A transaction in every process but the first one is refused above.
         with self._one_error():
             transaction = self._connection.begin()
         try:
