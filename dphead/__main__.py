@@ -14,8 +14,8 @@ from typing import Any
 from dphead_extract.safe_text import printable
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# seconds until a signal is raised again if a library dropped its exception; chosen,
-# longer than a regular exit
+# seconds until `Interrupted` is raised again, if a library dropped it; chosen, longer
+# than a regular exit
 _AGAIN_AFTER = 1.0
 _UNCHARGED = "nothing was charged by this process. Run the same command again."
 
@@ -64,9 +64,9 @@ class _Screen(io.TextIOWrapper):
 def main() -> None:
     """Run the command line and end the process.
 
-    The exit code is 2 for any error, including bugs and a failed standard output. It is
-    130 after SIGINT, 143 after SIGTERM and 129 after SIGHUP. Otherwise it is the
-    command's exit code.
+    The exit code is 2 for any error, including bugs and a failed standard output. If a
+    signal ends the command, the code is 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
+    Otherwise it is the command's own exit code.
     """
     received = handle_signals()
     output = _tolerant_streams()

@@ -46,8 +46,9 @@ class ArrayRows:
         Class indices, or label sets of ones and zeros. A row with any other label adds
         zero to every sum.
     block_rows : int, optional
-        Rows per block. The default is 2,048, or a multiple if each core has enough
-        blocks.
+        Largest number of rows per block, rounded up to a multiple of 128. By default,
+        2,048, or 8,192 if each core has such a block. A sample has at most 256 per
+        block.
     groups : ndarray of int, shape (n_rows,), optional
         Ids from `group_ids`; -1 for a row without a group.
     group_cap : int, optional

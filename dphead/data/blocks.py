@@ -1,6 +1,7 @@
 """Choose block sizes, pad blocks, and widen float16 rows to float32.
 
-Block shapes are public, so no size depends on a private value.
+No shape depends on a row's value or on a sample. A full batch shows a small number of
+rows, rounded up to a multiple of 128 (`rows_of_block`).
 """
 
 import numpy as np

@@ -41,8 +41,9 @@ class DeviceRows:
         complete = self.is_shared or runs == [slice(0, len(x))]
         if not runs or None in runs or not complete:
             raise ValueError(
-                "Each row must be whole on one device, got the sharding "
-                f"{x.sharding}. Shard the rows only, such as with "
+                "Each row must be whole on one device, and each process must hold "
+                f"consecutive rows, got the sharding {x.sharding}. Shard the rows "
+                "only, in the order of the processes, such as with "
                 "NamedSharding(mesh, PartitionSpec('rows'))."
             )
         self.slots = self.slots_of.get(jax.process_index()) or slice(0, 0)

@@ -1,7 +1,7 @@
 """Read the rows of a features file, from memory or streamed from disk.
 
-Each row is checked against its digest when a file is opened. No other check reads a
-row's values.
+`FeaturesRows` first checks all rows of the file against their digests. No other check
+reads a row's values.
 """
 
 from collections import deque
@@ -148,13 +148,13 @@ class FeaturesRows:
         return x
 
     def measured_features(self) -> np.ndarray:
-        """Return `features` with NaN in the rows that training masks."""
+        """Return `features` with NaN in the rows of unreadable images."""
         x = self.features()
         x[~self.valid] = np.nan
         return x
 
     def measured_labels(self) -> np.ndarray:
-        """Return class indices (n_rows,) for metrics, even for masked rows."""
+        """Return the file's class indices (n_rows,), even of rows that no fit uses."""
         return held_labels(self._file.labels[self._slots])
 
     def labels(self) -> np.ndarray:

@@ -59,17 +59,17 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     The fitted head is (epsilon, delta)-differentially private: no outcome is more than
     exp(epsilon) times as likely with a row as without it, up to a probability delta. At
     epsilon = 1, delta = 1e-5 and a 1 % false-positive rate, membership inference
-    detects at most 3.68 % of training rows. This bound holds if another row would have
-    been used instead. If no other row would have been used, the bound is 1.98 %.
-    `dphead account` prints these bounds for any epsilon.
+    detects at most 1.98 % of training rows if the fit without a row uses no other row
+    in its place, and at most 3.68 % if it does. `dphead account` prints these bounds
+    for any epsilon.
 
-    A private fit reads the values of rows only through noisy releases. A row with NaN,
-    infinity or a value beyond float32 adds zero to every sum.
+    The head of a private fit depends on the values of rows only through noisy releases.
+    A row with NaN, infinity or a value beyond float32 adds zero to every sum.
 
     Parameters
     ----------
     split : str, default=None
-        Split of a features file to fit.
+        Split of a features file to fit. None means the file's only split.
     unit_norm : bool, default=None
         Whether rows are scaled to unit norm. None means the method's default.
     center_share : float, default=None
@@ -78,9 +78,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     axes_from : path, or ndarray of shape (n, n_features), default=None
-        Public rows by the same backbone: a features file, or their features. With few
-        training rows, the head uses the principal axes of the public rows only. The
-        public rows are not protected.
+        Public rows by the same backbone: a features file, or their features. If the
+        training rows are few, they are projected onto the principal axes of the public
+        rows. The public rows are not protected.
     axes_count : int, default=None
         Number of axes. None means a number from the public sizes and the budget, or no
         axes if they would not help.
@@ -157,6 +157,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             number of labels that match no class, the number of rows that are not finite
             in float32, and a column that dominates the rows' norms. Do not publish
             these notices.
+        UserWarning
+            If the noise is too large for a useful head, if the fit takes long, or if no
+            released number shows that each class is predicted.
         """
         check_settings(self)
         X, y, groups = as_arrays(X, y, groups)
@@ -252,9 +255,12 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Raises
         ------
         ValueError
-            If the classes were not declared, if there are label sets, or if `tuning` is
-            not true. If the classifier is a fold of `cross_validate`. If the folder is
-            a file or holds a finished run.
+            If the classes were not declared, or if there are label sets. If `tuning` is
+            "none" and a different ledger has fits on the same images. If the classifier
+            is a fold of `cross_validate`. If the folder is a file or holds a finished
+            run.
+        AttributeError, LedgerError
+            If the fit's ledger is unavailable (`ledger_`).
         """
         check_is_fitted(self)
         self._refuse_label_sets(
@@ -378,7 +384,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         """Return the accuracy on labeled rows.
 
         The accuracy is an exact function of these rows. Do not publish it for private
-        rows.
+        rows. A file's rows without a label of `classes_` are left out. A row of an
+        array without such a label counts as wrong.
 
         Parameters
         ----------
@@ -394,8 +401,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Returns
         -------
         float
-            Fraction of rows with the right class. A row that is not finite counts as
-            wrong.
+            Fraction of these rows with the right class. A row that is not finite counts
+            as wrong.
         """
         if is_path(X):
             scores, labels = self._file_scores(X, split, measured=True)
@@ -478,7 +485,7 @@ def _refuse_memory_of(public: Any, *private: Any) -> None:
 
 
 def _memory_of(x: Any) -> list[np.ndarray]:
-    """Return arrays that share the memory of an array or data frame, or []."""
+    """Return numpy arrays on the memory of `x`, as far as numpy can view it."""
     if isinstance(x, DeviceRows):
         return x.memory()
     known = isinstance(x, np.ndarray) or hasattr(x, "iloc")
@@ -486,7 +493,7 @@ def _memory_of(x: Any) -> list[np.ndarray]:
 
 
 def check_classified(scores: np.ndarray) -> None:
-    """Raise ValueError if rows have no class, as scikit-learn does for NaN."""
+    """Raise ValueError if a row has a score that is not finite."""
     if none := int((~classified(scores)).sum()):
         raise ValueError(
             f"{none} of {len(scores)} rows have no class, because they have NaN, "
@@ -496,7 +503,7 @@ def check_classified(scores: np.ndarray) -> None:
 
 
 def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -> float:
-    """Return the weighted accuracy. Rows that are not `known` (n,) count as wrong."""
+    """Return the weighted accuracy. Rows outside the mask `known` count as wrong."""
     check_consistent_length(y, predicted, weight)
     weights = np.ones(len(known)) if weight is None else np.asarray(weight)
     if not known.any():  # scikit-learn raises if all weights are zero
@@ -505,7 +512,7 @@ def share_right(y: Any, predicted: np.ndarray, known: np.ndarray, weight: Any) -
     return float(right / weights.sum())
 
 
-# parameters that are not passed to the solver
+# parameters of estimators that are not settings of the method
 _NO_SETTINGS = {"method", "settings", *(f.name for f in fields(DPClassifier))} - {
     f.name for f in fields(RowPreparation)
 }

@@ -45,9 +45,9 @@ def cross_validate(
 ) -> CrossValidation:
     """Fit a classifier once for each fold, and charge all fits or none.
 
-    scikit-learn's `cross_val_score` charges one fold after another, so a budget can end
-    between two folds, after which nothing is returned. Its folds also depend on other
-    rows, or on their labels.
+    scikit-learn's `cross_val_score` charges one fold after another. If the budget ends
+    between two folds, it returns nothing. Its folds also depend on other rows, or on
+    their labels.
 
     Each fit leaves out the rows of one fold, which then add zero to every sum. The
     number of rows stays the same. Without groups, a fixed shuffle of the positions
@@ -80,7 +80,8 @@ def cross_validate(
         one row would move other rows to different folds. Nothing is charged then.
     LedgerError
         If the ledger refuses all folds together, for example because they would exceed
-        the budget. Nothing is charged then.
+        the budget. Nothing is charged then. After the charge, if the ledger cannot be
+        written.
 
     Notes
     -----
@@ -181,8 +182,8 @@ def folds_of_rows(
     if estimator.relation == "add_remove":
         raise ValueError(
             "`cross_validate` needs `groups` for the relation add_remove, because the "
-            "removal of a row would move others to different folds. Use zero_out or "
-            "replace_one."
+            "removal of a row would move others to different folds. Pass `groups`, or "
+            "use zero_out or replace_one."
         )
     # the seed is public, so the shuffle depends only on the number of rows
     return np.random.default_rng(0).permutation(n_rows) % folds

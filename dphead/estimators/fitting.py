@@ -1,7 +1,7 @@
 """Define the parameters, the ledger and the fit that all estimators share.
 
-A fit warns, plans, verifies the sums, charges, fits, and reports the guarantee. No row
-affects anything before the charge.
+A fit plans, verifies the sums, warns, charges, fits, and reports the guarantee. In a
+private fit, no row affects anything before the charge.
 """
 
 import inspect
@@ -86,10 +86,10 @@ class PrivacyWarning(UserWarning):
 
 
 class PrivateNotice(UserWarning):
-    """Report exact numbers of private rows to the data holder.
+    """Report facts about private rows to the data holder.
 
-    `fit` shows this warning at its end and stores it nowhere. A filter that turns
-    warnings into errors does not stop the fit.
+    `fit` shows these warnings and stores them nowhere. A filter that turns warnings
+    into errors does not stop the fit.
     """
 
 
@@ -114,7 +114,8 @@ class PrivateEstimator(BaseEstimator):
 
     scikit-learn's searches clone an estimator, change its settings and fit the clone,
     in any process. A fit of a clone with changed settings counts as part of a search.
-    An estimator and all its clones form a family. Each family gets each warning once.
+    An estimator and all its clones form a family. In a process, a family gets most
+    warnings only once (`is_news`).
 
     A `Ledger` holds an open file. Clones share it, and pickling drops it.
 
@@ -123,8 +124,8 @@ class PrivateEstimator(BaseEstimator):
     epsilon : float, default=1.0
         Budget of this fit. Infinity means no clipping, no noise and no privacy.
     delta : float, default=None
-        Failure probability, below 1/n_rows. None means the preset's value, or 1e-5
-        without a preset.
+        Failure probability, below 1/n_rows unless `allow_large_delta` is True. None
+        means the preset's value, or 1e-5 without a preset.
     relation : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighboring relation: one row is zeroed out, added or removed, or replaced. With
         "add_remove", the number of rows is private.
@@ -281,7 +282,8 @@ class PrivateEstimator(BaseEstimator):
         Raises
         ------
         ValueError, LedgerError
-            If the fit is refused. Nothing is charged then.
+            If the fit is refused. Nothing is charged then. After the charge,
+            LedgerError if the ledger cannot be written.
         """
         follows = data.hosts is not None and not data.hosts.first
         with all_or_none(data.hosts):
@@ -368,7 +370,7 @@ class HeadEstimator(PrivateEstimator):
     Parameters
     ----------
     group_cap : int, default=None
-        Number of rows used per group (patient): the first rows of the group.
+        Largest number of rows used per group (patient): the first rows of the group.
         The fit then protects groups. None protects each row. Pass the same groups to
         all fits of a ledger: dphead does not compare the groups of arrays.
     group_mean : bool, default=False
@@ -396,7 +398,7 @@ class HeadEstimator(PrivateEstimator):
     def _plan_head(
         self, solver: Solver[_T], data: TrainingData, accountant: str = "auto"
     ) -> tuple[FitPlan[_T], VerifiedSum]:
-        """Return a linear head's plan, and its verified sum."""
+        """Return a head's plan and its verified sum, and warn of too much noise."""
         plan = make_plan(
             solver,
             data.facts,
@@ -436,7 +438,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     ----------
     classes : sequence of shape (n_classes,), default=None
         Public classes, required for a guarantee. Rows with any other label add zero to
-        every sum. A features file has its own classes.
+        every sum. None means the classes that a features file declares public.
     protect : "image" or None, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.
@@ -450,7 +452,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        The classes, sorted. For a features file, the classes in the file's order.
+        The classes, sorted. For a features file, the classes in the order of its
+        labels' indices.
     """
 
     classes: Sequence[Any] | np.ndarray | None = None
@@ -459,9 +462,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     accountant: Annotated[str, Setting("Accountant that calibrates.")] = "auto"
 
     def _keep_run(self, result: FitResult[Any], about: About) -> None:
-        """Keep the result of the fit for `save`, without the ledger.
+        """Keep the result of the fit for `save`, and warn of unmeasured classes.
 
-        `ledger_` holds the ledger, which cannot be pickled.
+        The result is kept without the ledger, which `ledger_` holds and which cannot be
+        pickled.
         """
         self._about = about
         self._result: Any = replace(result, ledger=None)  # type: ignore[arg-type]
@@ -573,8 +577,8 @@ def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Led
 def tell_holder(text: str, kind: type[Warning] = PrivateNotice) -> None:
     """Show a non-empty text for the data holder as a warning.
 
-    If a filter turns warnings into errors, print the text, because neither a row's
-    value nor a released one must stop a fit that was charged.
+    If a filter turns warnings into errors, print the text to standard error. Otherwise
+    a private or a released value could stop a charged fit.
     """
     try:
         if text:

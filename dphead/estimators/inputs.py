@@ -1,7 +1,7 @@
-"""Check a fit's inputs before the charge, by declared values only.
+"""Check a fit's inputs before the charge.
 
-Shapes, dtypes and declared values may affect the fit, but never a row's value. There is
-one exception: a list that is not an array of numbers stops the fit here.
+In a private fit, the checks use shapes, dtypes and declared values, but no row's value.
+There is one exception: a list that is not an array of numbers stops the fit here.
 """
 
 from collections.abc import Callable, Iterator
@@ -62,7 +62,8 @@ class TrainingData:
     Attributes
     ----------
     rows : callable
-        Function that reads the rows, called after the charge.
+        Function that reads the rows, called after the charge. If several processes
+        share a jax array, it is called before and reads only labels.
     facts : ProblemInfo
         Public sizes.
     classes : ndarray of shape (n_classes,)
@@ -74,8 +75,8 @@ class TrainingData:
     classes_seen : bool
         Whether the classes were inferred from the labels. The fit is then not private.
     notice : callable
-        Function that returns a private notice about labels and rows, or "". Called
-        after the fit.
+        Function that returns a private notice about labels and rows, or "". It is
+        called after the fit.
     hosts : Hosts or None
         The processes that hold the rows of a jax array; None for one process.
     groups : RowGroups or None
@@ -129,14 +130,15 @@ def _as_array(x: Any) -> Any:
 
 
 def _jax_array(x: Any) -> Any:
-    """Return a jax array as `DeviceRows` if it is a matrix of floats, else for numpy.
+    """Return a matrix of floats as `DeviceRows`, and other jax arrays as numpy arrays.
 
     Rows of `DeviceRows` are read later. Other arrays are read now.
 
     Raises
     ------
     ValueError
-        If the array has no values that this process can read.
+        If the array is traced, deleted or not numeric, or if a different process holds
+        a part of an array that is read now.
     """
     from jax import Array, dtypes, numpy
 
@@ -214,8 +216,7 @@ def of_arrays(
     x : ndarray of shape (n_rows, n_features)
         The rows.
     labels : callable
-        Function that returns indices into `names`, or label sets. Called after the
-        charge.
+        Function that returns indices into `names`, or label sets.
     groups : array-like of shape (n_rows,) or None
         Group of each row.
     names : ndarray of shape (n_classes,)
@@ -304,7 +305,7 @@ def refuse_split(split: str | None) -> None:
 def checked_rows(
     estimator: Any, x: Any, y: Any = None, **checks: Any
 ) -> tuple[Any, Any]:
-    """Return X and y, checked by shape and dtype only.
+    """Return X and y after scikit-learn's checks of shapes and dtypes.
 
     Without privacy, scikit-learn also checks the values, with the options `checks`.
     """
@@ -392,7 +393,10 @@ def from_file(
 
 
 def _names_of(file: FeaturesFile, classes: Any) -> np.ndarray:
-    """Return the given public classes, or else the classes of the file."""
+    """Return the given public classes, or else the classes that the file declares.
+
+    Raises ValueError if neither declares public classes.
+    """
     names = class_list(classes) if classes is not None else None
     if names is None and file.classes_public:
         names = file.class_names
@@ -408,8 +412,8 @@ def _names_of(file: FeaturesFile, classes: Any) -> np.ndarray:
 def declared(classes: Any) -> np.ndarray:
     """Return the sorted public classes.
 
-    Raises ValueError unless the classes are distinct finite numbers, or strings that
-    differ in more than the white space around them.
+    Raises ValueError unless there is at least one class, and the classes are distinct
+    finite numbers or strings with distinct names (`name_of`).
     """
     given = class_list(classes)
     plain = python_value(given)
@@ -459,7 +463,8 @@ def row_numbers(x: Any) -> Any:
 
     The dtype of a list or column depends on all its numbers, so these are converted to
     float64. An array of float16, float32 or float64 stays unchanged, and so does a
-    sparse matrix. Raises ValueError for a dtype that is not real and numeric.
+    sparse matrix. Raises ValueError for a dtype that is not real and numeric, and for
+    objects that `_listed` refuses.
     """
     if issparse(x):
         return x  # scikit-learn's check refuses it with a hint
@@ -486,7 +491,7 @@ def row_numbers(x: Any) -> Any:
 
 
 def dense(x: Any) -> Any:
-    """Return rows with pandas' sparse columns made dense, and NaN for masked values."""
+    """Return rows with pandas' sparse columns made dense, and masked numbers as NaN."""
     if hasattr(x, "iloc") and np.ndim(x) == 2:
         kinds = dict(x.dtypes)
         sparse = {c: d for c, d in kinds.items() if type(d).__name__ == "SparseDtype"}
@@ -497,10 +502,11 @@ def dense(x: Any) -> Any:
 
 
 def _listed(x: Any) -> np.ndarray:
-    """Return a list's numbers as float64, or the list unchanged if it has other items.
+    """Return a list as an array: numbers as float64, others in numpy's dtype.
 
-    Raises ValueError for a string, and for tables of other libraries than pandas,
-    because their values would affect the conversion.
+    Raises ValueError for rows of unequal lengths, for a list of strings and other
+    objects, and for tables of libraries other than pandas. Their values would affect
+    the conversion.
     """
     if hasattr(x, "__array__") and hasattr(x, "__len__"):
         raise ValueError(
@@ -566,7 +572,8 @@ def given_labels(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return labels, and their indices in the public classes; -1 for no class.
 
-    Raises ValueError unless each row has a label of the same kind as the classes.
+    Raises ValueError unless there is one label per row, in a dtype that can hold the
+    classes.
     """
     (y,) = as_arrays(y)
     require_same_kind(declared_dtype(y), names)

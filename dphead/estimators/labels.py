@@ -87,9 +87,9 @@ def private_notice(given: np.ndarray, used: np.ndarray, what: str) -> str:
     Parameters
     ----------
     given : ndarray of bool, shape (n,)
-        Whether each row has a label.
+        True for the rows to report on, such as rows with a label.
     used : ndarray of bool, shape (n,)
-        Whether the label of each row is used.
+        False for rows that add zero to every sum.
     what : str
         Subject and reason, as in "labels match no class".
     """
@@ -192,7 +192,7 @@ def unmatched_labels(y: np.ndarray, classes: np.ndarray) -> str:
 
 
 def _look_up(table: dict[Any, int], kinds: set[type], label: Any) -> int:
-    """Return the index of a label, or -1 for an unknown type.
+    """Return the index of a label, or -1 if it is no class or has an unknown type.
 
     A label may be any object. Its code must not run, because a hash or comparison could
     stop a fit. A comparison of bytes with a string, or of numpy numbers with larger

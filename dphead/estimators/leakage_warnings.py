@@ -109,7 +109,7 @@ def _fitted_before(estimator: Any, frame: FrameType | None) -> list[str]:
 
 
 def _place(pipeline: "Pipeline", inner: Any) -> int:
-    """Return the index of the step that fits `inner`, or of the last step.
+    """Return the index of the step `inner`, or of the last step if none matches.
 
     A pipeline with a memory clones its steps, so a step of the same type also matches.
     """
@@ -120,7 +120,7 @@ def _place(pipeline: "Pipeline", inner: Any) -> int:
 
 
 def _learns(step: Any) -> bool:
-    """Return whether the fit of a step reads rows and is not private."""
+    """Return whether the fit of a step may read rows without privacy."""
     if step is None or step == "passthrough" or hasattr(step, "privacy_"):
         return False
     if type(step).__name__ == "FrozenEstimator":

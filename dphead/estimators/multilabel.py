@@ -63,8 +63,9 @@ class DPMultiLabelClassifier(DPHeadClassifier):
         Name of the method. "auto" takes the steps of `DPAutoClassifier` with the
         sigmoid loss, without an expected accuracy.
     classes : sequence of shape (n_classes,), default=None
-        Public names of the columns of y. None means a data frame's column names, and 0,
-        1, ... otherwise. A data frame must have these names in the same order.
+        Public names of the columns of y. None means the column names of a data frame if
+        they are distinct strings, and 0, 1, ... otherwise. The columns of a data frame
+        must have the names in `classes`, in the same order, or be 0, 1, ...
     group_mean : bool, default=False
         Must be False, because a mean uses rows of one class only.
 
@@ -231,7 +232,10 @@ def _no_indicators(shape: tuple[int, ...], dtype: np.dtype) -> ValueError:
 
 
 def _of_frame(y: Any) -> np.ndarray:
-    """Return a pandas frame as numbers, read one by one. Missing values become NaN."""
+    """Return a pandas frame as numbers, read one by one. Missing values become NaN.
+
+    Raises ValueError if a column's dtype is not real and numeric.
+    """
     parts = [y.iloc[:, i] for i in range(y.shape[1])]
     for dtype in map(declared_dtype, parts):
         if dtype.kind not in "biuf":
@@ -300,7 +304,10 @@ def _check_order(said: list[Any], classes: list[Any]) -> None:
 
 
 def _unread_sets(sets: np.ndarray) -> str:
-    """Return a notice of label sets with values other than one and zero, or ""."""
+    """Return a notice of label sets with values other than one and zero, or "".
+
+    Label sets with a missing value are not counted.
+    """
     given = np.logical_not(np.isnan(sets).any(axis=1))
     used = np.asarray((held_labels(sets) >= 0).all(axis=1))
     what = "label sets have values other than one and zero"

@@ -43,10 +43,10 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
     components_ : ndarray of shape (n_components, n_features)
         Unit vectors, in order of decreasing variance.
     mean_ : ndarray of shape (n_features,)
-        The noisy mean.
+        The noisy mean; zeros if `mean_share` is 0.
     explained_variance_ : ndarray of shape (n_components,)
-        Variances of the clipped rows along the components, at least 0. Noise biases the
-        largest variance upward.
+        Noisy variances of the clipped rows along the components, at least 0. Noise
+        biases the largest variance upward.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Explained variances divided by the noisy total variance.
     noise_sd_ : float
@@ -136,6 +136,12 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
         -------
         ndarray of shape (n, n_components)
             Coordinates. NaN for a row that is not finite.
+
+        Raises
+        ------
+        ValueError
+            If the rows do not match the fit. If a row is not finite and the fit was not
+            private.
         """
         x = self._new_rows(X)
         return float_rows(self.head_.transform, x) @ self.components_.T

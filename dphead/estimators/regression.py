@@ -60,8 +60,8 @@ class DPRegressor(RegressorMixin, HeadEstimator):
         Largest value of the target's column, as a multiple of row_norm, or of 1 if
         row_norm is None.
     mean_share : float, default=0.1
-        Fraction of mu**2 spent on the mean, which gives the intercept. 0 means no
-        intercept.
+        Fraction of mu**2 spent on the mean, which gives the intercept. With 0, rows are
+        not centered, and the intercept is the midpoint of `bounds`.
     ridge : float, default=None
         Ridge penalty, in units of the mean Gram matrix of unit rows. None sets the
         penalty from the noise.
@@ -151,8 +151,9 @@ class DPRegressor(RegressorMixin, HeadEstimator):
     def _range(self, target: np.ndarray) -> tuple[float, float]:
         """Return the midpoint and the half length of the target's range.
 
-        Without privacy and without `bounds`, the range is the target's own. Raises
-        ValueError unless `bounds` are two finite numbers, the lower first.
+        Without privacy and without `bounds`, the range is the target's own, or of
+        length 1 if all targets are equal. Raises ValueError unless `bounds` are two
+        finite numbers, the lower first, with a finite difference.
         """
         bounds = self.bounds
         if bounds is None and not np.isfinite(self.epsilon):
@@ -184,6 +185,12 @@ class DPRegressor(RegressorMixin, HeadEstimator):
         -------
         ndarray of shape (n,)
             Predictions. NaN for a row that is not finite.
+
+        Raises
+        ------
+        ValueError
+            If the rows do not match the fit. If a row is not finite and the fit was not
+            private.
         """
         x = self._new_rows(X)
         own = self.coef_[:, None], np.array([self.intercept_])

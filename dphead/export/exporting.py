@@ -1,7 +1,7 @@
 """Export a run folder for other software, with the statement of its guarantee.
 
-The export reads only the head or network, public values and the report. It writes only
-contents of the run folder and the backbone's public weights.
+The export reads no training rows. Besides code, it writes only contents of the run
+folder, the guarantee with the ledger's budget, and the backbone's public weights.
 """
 
 import shutil
@@ -70,7 +70,8 @@ def export(
 ) -> Exported:
     """Write the head or the network of a run folder to the new folder `out`.
 
-    The written files are loaded again, and compared with dphead's own scores.
+    The written files are loaded again, and their scores are compared with dphead's. If
+    this is not possible, `Exported.not_compared` has the reason.
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ def _compare(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 
 def _read(run: Path, weights: Path | None, model: Any) -> tuple[Trained, FinishedRun]:
-    """Return the head or the network of a run folder, with its guarantee."""
+    """Return the head or the network of a run folder, and the run's records."""
     network = (run / "model.json").exists()
     head, facts = (None, read_sealed(run, "model")[1]) if network else open_head(run)
     finished = read_known(run)
@@ -160,7 +161,7 @@ def _read(run: Path, weights: Path | None, model: Any) -> tuple[Trained, Finishe
 
 
 def _format(to: str, kind: str) -> Format:
-    """Return a format of heads or of networks."""
+    """Return the format `to`. Raise ValueError if it cannot export this `kind`."""
     place = FORMATS[to][kind == "network"]
     if place is None:
         *others, last = (name for name, (_, network) in FORMATS.items() if network)

@@ -94,7 +94,8 @@ def _write_onnx(trained: Trained, folder: Path) -> Written:
 def _write_timm(trained: Trained, folder: Path) -> Written:
     """Write config.json and model.safetensors, for `timm.create_model`.
 
-    Raises ValueError if the network is not a timm model.
+    Raises ValueError if the network is not a timm model, or has group norms in place of
+    batch norms.
     """
     import timm
 

@@ -86,7 +86,7 @@ def _write_head(trained: Trained, folder: Path, loader: str) -> Written:
 
 
 def write_code(module: str, path: Path) -> None:
-    """Copy a module of this folder into an export, with imports from that folder."""
+    """Copy a module into an export, and change its imports to the export's files."""
     text = (_HERE / module).read_text(encoding="utf-8")
     text = text.replace("from dphead_extract.images import", "from decode import")
     text = text.replace("from dphead.finetune.architectures", "from architectures")

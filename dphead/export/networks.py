@@ -1,4 +1,4 @@
-"""Export a model of backbone and head, from images to scores (timm, ONNX)."""
+"""Export a head to timm or ONNX, with its backbone if that is a timm model."""
 
 import json
 from collections.abc import Callable
@@ -96,8 +96,9 @@ def _write_timm(trained: Trained, folder: Path) -> Written:
     Raises
     ------
     ValueError
-        If the features need more than a timm model (normalization, mirrored images,
-        axes).
+        If the features are not from a timm backbone, or need more than a timm model
+        (normalization, mirrored images, axes). If the backbone's weights differ, or it
+        does not end in one linear classifier.
     """
     extraction = trained.facts["extraction"]
     classifier = _classifier(trained)
@@ -195,6 +196,8 @@ def _write_onnx(trained: Trained, folder: Path) -> Written:
     ------
     ModuleNotFoundError
         If onnx, onnxruntime or onnxscript is not installed.
+    ValueError
+        If the backbone's weights differ, or prepare.py gives different pixels.
     """
     if _is_timm(trained.facts["extraction"]):
         classifier = _classifier(trained)
@@ -211,13 +214,16 @@ def _write_onnx(trained: Trained, folder: Path) -> Written:
 
 
 def answered(module: "Answers", given: Tensor, takes: str) -> Written:
-    """Return random input with the scores of dphead's own module."""
+    """Return the input `given` with the module's scores for it."""
     with torch.inference_mode():
         return Written(takes, given.numpy(), module(given)[0].numpy())
 
 
 def _check_prepare(classifier: Any, transform: dict[str, Any]) -> None:
-    """Raise ValueError unless prepare.py gives the pixels of the extraction."""
+    """Raise ValueError unless prepare.py and the extraction give equal pixels.
+
+    They are compared on two random images.
+    """
     channels, height, width = classifier.input_shape
     draw = np.random.default_rng(0)
     for shape in ((2 * height + 1, 3 * width), (3 * height, width // 2 + 1)):
@@ -275,7 +281,7 @@ ONNX = Format(_write_onnx, load_graph)
 
 
 def _classifier(trained: Trained) -> _Classifier:
-    """Return backbone, normalization and head, as in the extraction.
+    """Return a module of the backbone, its normalization and the head.
 
     Raises ValueError if no timm model made the features, or the weights differ.
     """

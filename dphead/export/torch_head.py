@@ -27,7 +27,7 @@ class Head(nn.Linear):
     `facts` is the content of head.json. Load the weights with `load_state_dict`.
 
     A row that is not finite has no class, and its scores and probabilities are NaN. The
-    transform acts on one row at a time: multiply by the axes (axes, their number),
+    transform acts on one row at a time: project onto the axes (`axes` is their number),
     divide by the norm (unit_norm), subtract center, multiply by scale, and divide by
     the norm again (unit_norm with a center). It then shortens a row that is longer than
     feature_clip to this norm.
@@ -84,14 +84,17 @@ class Head(nn.Linear):
         return nn.functional.linear(x, self.weight.to(wide), self.bias.to(wide))
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """Return probabilities (..., n_classes), NaN for a row with a NaN score."""
+        """Return probabilities (..., n_classes) of finite scores.
+
+        They are NaN for a row with a score of NaN.
+        """
         if self.link == "sigmoid":
             two = scores.shape[-1] == 2
             scores = scores / 2 if two else nn.functional.logsigmoid(scores)
         return torch.softmax(scores, dim=-1)
 
     def classes(self, scores: Tensor) -> Tensor:
-        """Return the index (...) of the highest score, or -1 for a row without a class.
+        """Return the index (...) of the highest score, or -1 if a score is not finite.
 
         Do not index a list with -1, which is its last entry in Python.
         """

@@ -1,6 +1,6 @@
-"""Hold the contents of an export: a head, public values, the guarantee.
+"""Hold the contents of an export: a head or a network, public values, the guarantee.
 
-All numbers come from the run folder.
+All numbers come from the run folder and its ledger.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class Trained:
     guarantee : dict
         The result of `guarantee_of`.
     weights : Path or None
-        Weights file of the backbone.
+        Weights file of the backbone; None for timm's own weights.
     model : str, nn.Module or None
         The user's own network, as in `load_network`.
     """
@@ -146,8 +146,8 @@ def guarantee_of(
 ) -> dict[str, Any]:
     """Return the contents of guarantee.json for a run and its head.json.
 
-    The contents include the guarantee in the head's report, recomputed from its
-    releases, and the digests of the report and the head.
+    They include the guarantee in the report, the budget if it covers all fits, and the
+    digests of the report and the head.
     """
     report, ledger, stated = finished.report, finished.ledger_now, finished.report
     if any(outdated(finished)):  # the report was written before a merge of ledgers
