@@ -254,7 +254,10 @@ def kinds_of_fits(solver: Solver, plan: Plan, problem: Problem) -> dict[Any, See
 
 
 def _accounting(claim: Claim, again: float | None) -> Iterator[LawResult]:
-    """Compare the claim with the recomputed epsilon. The p-value is 0 or 1."""
+    """Yield the test of the claim by the recomputed epsilon, unless that is None.
+
+    The p-value is 0 or 1.
+    """
     if again is not None:
         slack = _ROUNDING if claim.mu is not None else _RELATIVE_ERROR
         ok = again <= claim.epsilon * (1 + slack)

@@ -76,7 +76,7 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
 def _composed_epsilon(
     mu: float, sampled: Counter[Any], delta: float, direction: str
 ) -> float | None:
-    """Return the smallest epsilon of one direction at `delta`.
+    """Return the smallest epsilon of one direction; None for losses beyond the grid.
 
     `sampled` counts releases by (sigma, q, steps of an epoch, group cap).
     """

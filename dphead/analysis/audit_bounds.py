@@ -47,7 +47,8 @@ def epsilon_bound(
 ) -> np.ndarray:
     """Return a lower bound on epsilon at `delta`, at least 0.
 
-    The bound is ln((1 - beta - delta) / alpha).
+    The bound is ln((1 - beta - delta) / alpha). Here, alpha and beta are upper bounds
+    on the false-positive and the false-negative rate.
 
     Parameters
     ----------
@@ -70,9 +71,10 @@ def epsilon_bound(
 
 
 def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
-    """Return a lower bound on the advantage 1 - alpha - beta, at least 0.
+    """Return a lower bound on the true-positive minus the false-positive rate.
 
-    `mistakes` is the total of both kinds of mistakes, with `fits` draws in each world.
+    The bound is at least 0. `mistakes` is the total of both kinds of mistakes, with
+    `fits` draws in each world.
 
     Notes
     -----

@@ -33,7 +33,7 @@ def exact_findings(
     share: float,
     broken: int,
 ) -> Iterator[LawResult]:
-    """Test the sums before noise. The p-values are 0 or 1.
+    """Yield the results of exact tests of sums before noise. The p-values are 0 or 1.
 
     Parameters
     ----------
@@ -48,9 +48,10 @@ def exact_findings(
 
     Notes
     -----
-    A row moves a sum by the same integers in every slot and group, whatever the other
-    rows are. A row that is not finite, or that has no declared class, moves no sum. No
-    row moves a sum by more than the sensitivity.
+    The tests try at most 64 slots. A row must move a sum by the same integers in every
+    slot and group, whatever the other rows are. A row that is not finite, or that has
+    no declared class, must move no sum. No row may move a sum by more than the
+    sensitivity. Released numbers must be whole units.
     """
     slots = _slots(problems[0].facts.n_rows)
     apart: list[int] = []
@@ -92,7 +93,7 @@ def exact_findings(
 
 
 def _slots(n_rows: int) -> np.ndarray:
-    """Return slots to try, in random order: all, or both ends and random ones."""
+    """Return slots to try, in random order: all of up to 64, else 64 with both ends."""
     random = np.random.default_rng()
     if n_rows <= _PLACES:
         return random.permutation(n_rows)
@@ -101,7 +102,7 @@ def _slots(n_rows: int) -> np.ndarray:
 
 
 def _elsewhere(problem: Problem, slot: int | None = None) -> Problem:
-    """Return the problem with its canary in `slot` or a random slot, and new rows."""
+    """Return the problem with new shared rows, and its canary in `slot` or anywhere."""
     random = np.random.default_rng()
     facts, copies = problem.facts, problem.copies
     count = int(random.integers(min(SHARED_ROWS, facts.n_rows - copies) + 1))

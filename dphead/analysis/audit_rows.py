@@ -79,7 +79,7 @@ class Sums:
         return False
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms of the statistic's block sum."""
+        """Return the rows' norms, as the statistic's block sum computes them."""
         return way_of(ask.statistic).norms(ask, block)
 
     def rows(self, ask: SumTask, block: Block) -> Block:

@@ -1,6 +1,7 @@
 """Run fits of synthetic rows through `release`, and read them as an auditor.
 
-Fits here are not charged, so no private row may be audited.
+An audit compares two worlds: fits with a worst-case row, the canary, and fits without
+it. The fits are not charged, so no private row may be audited.
 """
 
 from collections import deque
@@ -73,7 +74,8 @@ class Problem:
     def world(self, inside: bool) -> AuditRows:
         """Return the rows with the canary, or without it.
 
-        Under add_remove, the world without the canary has fewer rows.
+        Without it, the canary's slots have `neighbor` (replace_one) or no class
+        (zero_out), or are removed (add_remove).
         """
         n_rows, copies = self.facts.n_rows, self.copies
         slots, groups = self.slots, self.groups
@@ -94,8 +96,8 @@ def random_places(
 ) -> dict[str, np.ndarray]:
     """Return random slots and group ids of shared rows, then of a canary's rows.
 
-    The last row is in `slot`, if it is given. All are within a few pieces of slots, so
-    that sums take little time. Every shared row has a group of its own.
+    The last row is in `slot`, if it is given. All slots are close together, so that few
+    pieces of slots are summed. Every shared row has a group of its own.
     """
     random = np.random.default_rng()
     count = shared + copies
@@ -138,12 +140,13 @@ def worst_case(
 
     Notes
     -----
-    The canary is ten times as long as the largest clip norm. The shared rows
-    equal the canary and have the next class, which keeps the canary's residual large
-    during training. With random batches there are no shared rows, because their secret
-    sampling would only hide the canary. With a group cap, the canary is a group of more
-    rows than the cap. Under replace_one the neighbor is the opposite row, or one at 120
-    degrees if a second moment is released.
+    The canary is ten times as long as the largest clip norm, or as 1 if that is larger.
+    The shared rows equal the canary and have the next class, which keeps the canary's
+    residual large during training. With random batches there are no shared rows,
+    because their secret sampling would only hide the canary. With a group cap and full
+    batches, the canary is a group of two rows more than the cap, if there are so many.
+    Under replace_one the neighbor is the opposite row, or one at 120 degrees if a
+    second moment of several features is released.
     """
     cap = plan.group_cap
     sampled = any(s.sampling_prob < 1 or s.epoch_steps > 1 for s in plan.specs)
@@ -176,7 +179,7 @@ def worst_case(
 
 
 def worst_cases(facts: ProblemInfo, plan: Plan, fits: int) -> list[Problem]:
-    """Return a problem for each class, at most ten.
+    """Return a problem for each class, at most ten and at most `fits`.
 
     The first canary lies on the first axis. The other canaries have random directions.
     """
@@ -259,7 +262,7 @@ class Witness:
         self._canary = problem.slots[-1]
 
     def read(self, seen: Seen, inside: bool) -> _Reading:
-        """Compare a release with both worlds, in units of the integer sum.
+        """Return a release's comparison with the sums of both worlds.
 
         `inside` is True if the canary is in the fit.
 
@@ -313,7 +316,7 @@ def planned(seen: Seen) -> tuple[float, float]:
 
 
 def share_of_sensitivity(seen: Seen, move: np.ndarray) -> float:
-    """Return the norm of a change of a sum, divided by the sensitivity for a unit."""
+    """Return the norm of a sum's change, divided by a unit of privacy's sensitivity."""
     cap = seen.spec.group_cap or 1
     return float(np.linalg.norm(move)) / (planned(seen)[0] * cap)
 
@@ -347,7 +350,7 @@ class _NoLedger:
         return self._allocated % epoch_steps
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, None]:
-        """Return the next sequence number and None, because nothing is committed."""
+        """Return the next sequence number, and None for no value of an earlier run."""
         self._next += 1
         return self._next, None
 

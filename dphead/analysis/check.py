@@ -152,7 +152,7 @@ def _of_guarantee(run: FinishedRun) -> Iterator[Finding]:
 
 
 def _of_rows(run: FinishedRun) -> Iterator[Finding]:
-    """Yield findings on public classes and on groups of rows."""
+    """Yield findings on undeclared classes and on unprotected groups."""
     g, data = run.report["guarantee"], run.report["data"]
     declared = data.get("classes_declared")
     if declared not in _DECLARED:
@@ -233,7 +233,7 @@ def _of_backbone(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _of_metrics(run: FinishedRun) -> Iterator[Finding]:
-    """Yield findings on test rows, and on exact figures on private rows."""
+    """Yield findings on test rows, exact figures on private rows, and unknown files."""
     report = run.report
     test, test_is = report.get("test"), report.get("test_is")
     if test_is is not None and report["tuning"] == "NOT ACCOUNTED":
@@ -274,11 +274,11 @@ def _of_metrics(run: FinishedRun) -> Iterator[Finding]:
 
 
 def unshown_classes(report: dict[str, Any]) -> list[int] | None:
-    """Return the classes that the head may never predict, by its public numbers.
+    """Return the classes that no public or released number shows as predicted.
 
-    A class is left out if a public or released number shows that it is predicted.
-    Return None without such numbers. Weights and released class means do not show
-    whether a class is predicted (benchmarks/results/missed).
+    The result is None if the report has no such numbers, and empty for fewer than two
+    classes. Weights and released class means do not show whether a class is predicted
+    (benchmarks/results/missed).
     """
     n_classes, shown = len(report["data"]["class_names"]), _shown(report)
     if n_classes < 2:
@@ -289,7 +289,7 @@ def unshown_classes(report: dict[str, Any]) -> list[int] | None:
 
 
 def _shown(report: dict[str, Any]) -> dict[str, list[bool]]:
-    """Return whether each kind of public number shows that a class is predicted.
+    """Return whether each class is shown as predicted, for each kind of public number.
 
     Keys describe the numbers, and values have one bool per class.
     """
@@ -307,7 +307,7 @@ def _shown(report: dict[str, Any]) -> dict[str, list[bool]]:
 def about_classes(
     report: dict[str, Any], test: dict[str, Any] | None = None
 ) -> Iterator[str]:
-    """Yield warnings about classes that the head may never predict.
+    """Yield a warning if no number shows that each class is predicted.
 
     `test` has the metrics of test rows. Classes that public test rows show as never
     predicted are left out, because other lines name them.
@@ -354,7 +354,7 @@ def help_missed(report: dict[str, Any]) -> str:
 
 
 def _of_classes(run: FinishedRun) -> Iterator[Finding]:
-    """Yield a finding on classes that no public or released number shows predicted."""
+    """Yield a finding on the classes of `unshown_classes`, if there are any."""
     if unshown := unshown_classes(run.report):
         thing = name_unit_in(run.report)
         yield Finding(
@@ -440,7 +440,7 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
 
 
 def notes(run: FinishedRun) -> list[str]:
-    """Return notes for the reader: later fits, and what could not be checked."""
+    """Return notes for the reader: further fits, and what could not be checked."""
     ledger, found = run.report["ledger"], []
     if run.fits is None:
         found.append(

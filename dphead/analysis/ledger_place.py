@@ -85,8 +85,9 @@ def data_sets_of_home() -> list[str]:
 def named(path: str, folder: Path) -> str:
     """Return the name of a ledger for a report in `folder`, without an absolute path.
 
-    An absolute path may contain a user's name. The name starts at DPHEAD_HOME, at the
-    user's home, or at the report's folder.
+    An absolute path may contain a user's name. The name of a file starts at
+    DPHEAD_HOME, at the user's home, or at the report's folder. Names of ledgers in
+    memory or on a server stay unchanged.
     """
     if path == IN_MEMORY or is_on_server(path):
         return path
@@ -126,6 +127,8 @@ def places_of(book: Ledger) -> list[str]:
 
 def moved_to(book: Ledger) -> tuple[str | None, bool]:
     """Return a closed ledger's target, and whether the target holds all its charges.
+
+    The result is (None, False) for a ledger that is not closed.
 
     The ledger at the place is read, because a row in `book` that names the place proves
     nothing. If charges are missing there, or the ledger is unreadable, the charges and

@@ -21,7 +21,7 @@ def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
     Parameters
     ----------
     labels, predicted : (n,) int
-        Class indices.
+        Class indices; n is at least 1.
 
     Returns
     -------

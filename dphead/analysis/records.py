@@ -75,16 +75,16 @@ class FinishedRun:
     plan : Plan
         The plan of the report's releases.
     head : dict or None
-        The contents of head.json, or None if there is no head.
+        The contents of head.json. None for a network, or if only a report was read.
     tensors : frozenset of str
-        Names of the tensors in head.safetensors.
+        Names of the tensors in head.safetensors; empty without this file.
     files : tuple of str
         Names of the files in the run folder; empty if only a report was read.
     fits : list of dict or None
         All fits of the ledger, oldest first, or None if the ledger cannot be reached.
     elsewhere : tuple of str
-        Descriptions of ledgers that the run's ledger does not count, from the report or
-        from `dphead check`.
+        Descriptions of ledgers with fits that the run's ledger does not count. They
+        come from the report, or from `ledgers.read_known`.
     merged : str or None
         The ledger that the run's ledger was merged into, or moved to, after the fit.
         `fits` are its fits.
@@ -105,7 +105,7 @@ class FinishedRun:
 
     @property
     def ledger_now(self) -> dict[str, Any]:
-        """Return the report's entry "ledger", with the ledger's current budget."""
+        """Return the report's entry "ledger", with the current values in `limit`."""
         now = self.report["ledger"] | (self.limit or {})
         return now | {"delta": now["budget"]["delta"]} if now["budget"] else now
 
@@ -131,7 +131,7 @@ class FinishedRun:
         return report | {"ledger": ledger, "data": data}
 
     def about_total(self) -> str:
-        """Explain why `spent_now` exceeds the run's own epsilon (`about_sum`)."""
+        """Explain why `spent_now` may exceed the run's own epsilon (`about_sum`)."""
         return about_sum(*self.spent_now)
 
 
@@ -350,7 +350,11 @@ def _check_numbers(report: dict[str, Any], plan: Plan, file: Path) -> None:
 
 
 def _check_statement(report: dict[str, Any], plan: Plan, file: Path) -> None:
-    """Raise ValueError unless the statement has a report's unit, epsilon and delta."""
+    """Raise ValueError unless the statement and the guarantee of a report agree.
+
+    A private report's statement has its unit, epsilon and delta. Other statements say
+    "not private".
+    """
     g, statement = report["guarantee"], report["statement"]
     unit = "one row" if plan.group_cap is None else g["protected_unit"]
     if g["private"] and f"Protected unit: {unit}" not in statement:
@@ -369,7 +373,8 @@ def _check_recorded(
 ) -> bool:
     """Return whether the run's own fit is among `fits`.
 
-    Raises ValueError if the releases of the fit and the report differ.
+    Raises ValueError if the fit and the report have different releases, or if only the
+    fit is described as not private.
     """
     (fit,) = [f for f in fits if f["fit_id"] == report["ledger"]["fit_id"]] or [None]
     if fit is None:
@@ -396,6 +401,8 @@ def _ledger_fits(
 
     The place is None for the run's own ledger. All three are None if the ledger is
     unreachable. Otherwise fits and limit are not None.
+
+    Raises ValueError if the ledger contradicts the report, or if `given` is missing.
     """
     path = given or located(report["ledger"]["path"], file.parent)
     if is_on_server(path):

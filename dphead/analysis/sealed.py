@@ -64,8 +64,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If the file is missing, is not a JSON object, or lacks the digest of its other
-        entries.
+        If the file is missing, is not a JSON object, or does not have the digest of its
+        other entries.
     """
     if not path.exists():
         raise ValueError(f"the {what} {path} does not exist. {_todo(what)}")
@@ -190,7 +190,7 @@ def read_sealed(
 def explain_damage(what: str, where: object) -> Iterator[None]:
     """Raise a one-line ValueError instead of an error from a malformed record.
 
-    Such a record lacks a key, or has a list instead of a number.
+    For example, such a record lacks a key, or has a list instead of a number.
     """
     try:
         yield
@@ -201,10 +201,9 @@ def explain_damage(what: str, where: object) -> Iterator[None]:
         RuntimeError,
         TypeError,
     ) as error:
-        text = str(error).strip().split("\n")[0][:200]
         raise ValueError(
-            f"{where} is not {what} in dphead's format: {type(error).__name__} "
-            f"({text}). Restore the file from a backup."
+            f"{where} is not {what} in dphead's format, because a value is missing or "
+            "invalid. Restore the file from a backup."
         ) from error
 
 

@@ -162,7 +162,10 @@ def _account(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Compute epsilon of equal releases, and of further ones with their own noise."""
+    """Return the results and the events of the typed releases.
+
+    They are equal releases, and further ones with their own noise.
+    """
     from dataclasses import replace
 
     from dphead.planning.calibration import calibrate, epsilon_by
@@ -190,7 +193,7 @@ def _releases(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _method(given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Compute epsilon of a method's plan, as `dphead fit` would charge it.
+    """Return the results and the events of a method's plan, as `dphead fit` charges it.
 
     The preset's or the user's accountant calibrates the noise. The tightest accountant
     computes epsilon.

@@ -1,4 +1,4 @@
-"""Print a data set's budget, and its spent and remaining epsilon.
+"""Print a data set's budget and spent epsilon, and ask before a charge.
 
 Heavy modules are imported only when needed.
 """
@@ -155,7 +155,7 @@ def ask_if_too_few(
 ) -> None:
     """Ask before the charge of a fit on too few rows, and print what would help.
 
-    Without a terminal, the fit continues, because a script must not depend on the
+    Ask only with `ask` and on a terminal, because a script must not depend on the
     number of rows. A resumed fit is already charged. With `verbose`, always compare the
     noise with the rows.
     """

@@ -41,7 +41,7 @@ def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], 
 def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     """Use a TOML file's values as the command's defaults, which typed options override.
 
-    Raises UsageError for an unknown option.
+    Raises BadParameter if the file is not TOML or has an unknown option.
     """
     if path is None:
         return
@@ -134,7 +134,7 @@ class WithOptions(click.Command):
         return [*kept, *super().get_params(ctx)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, and replace the path of `--config` by the text of a run.toml."""
+        """Parse, and replace the value of `--config` by the text for a run.toml."""
         given: Mapping[str, Any] = {}
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
@@ -162,9 +162,10 @@ class WithOptions(click.Command):
                 formatter.write_dl(records)
 
     def _config_text(self, ctx: click.Context) -> str:
-        """Return the given options as text of a run.toml, for `--config`.
+        """Return the given options as text of a run.toml, for a later `--config`.
 
-        The text omits options on printing, and options for a single call.
+        The text omits options on printing, options for a single call, and the URL of a
+        server.
         """
         from dphead.privacy.ledger.server import is_on_server
 
@@ -230,8 +231,8 @@ class WithSettings(WithOptions):
 def option_of(declared: Declared, text: str = "") -> click.Parameter:
     """Return the command-line option or argument of a declaration.
 
-    `text` replaces its help. A setting has no default here, because its method and
-    preset set it, and its solver checks the range.
+    A `text` replaces its help. A setting has no default here, because its method and
+    preset set it. Its solver checks its range.
     """
     option, flag = declared.setting, f"--{declared.name.replace('_', '-')}"
     given: dict[str, Any] = {"help": text or option.help, "type": _kind(declared)}

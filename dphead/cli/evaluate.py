@@ -65,7 +65,10 @@ class _Asked:
             )
 
     def roles(self, embeddings: bool = False) -> Columns:
-        """Return the columns of a table of images, or of embeddings."""
+        """Return the columns of a table of images, or of embeddings.
+
+        Raises ValueError if columns of features are named for images.
+        """
         if self.columns.features and not embeddings:
             raise ValueError(
                 "--columns features=... names the columns of a file of embeddings, got "
@@ -138,7 +141,7 @@ def _shown_metrics(metrics: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _shown_missed(run: Path, metrics: dict[str, Any], names: list[str]) -> list[str]:
-    """Return a line for each class that was never predicted."""
+    """Return lines on the classes that were never predicted."""
     from dphead.analysis.check import help_missed
     from dphead.analysis.sealed import read_json
     from dphead.cli.summary import missed_classes

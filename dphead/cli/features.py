@@ -45,8 +45,8 @@ def _import(**given: Any) -> None:
 
     FILE is .npz, .safetensors, .csv, .tsv, .parquet, or a folder of .npy. The
     embedding model must read each row alone and must not be fitted to these rows. A row
-    that is not finite is masked: it keeps its position and counts zero. Run the same
-    command again to resume.
+    that is not finite keeps its position, and adds zero to every sum of a fit. Run the
+    same command again to resume.
 
     \b
     dphead features import emb.csv -o emb.h5 --classes 2 --columns label=finding

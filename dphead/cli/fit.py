@@ -84,7 +84,7 @@ def _fit(options: Any, first: bool, *, dry_run: bool, verbose: bool, yes: bool) 
 
 
 def options_of_fit(given: dict[str, Any]) -> Any:
-    """Return the command's `FitOptions`, with all other options as settings."""
+    """Return the command's `FitOptions`, with the typed settings of the method."""
     from dphead_extract.declared import made_from
 
     from dphead.fit.options import FitOptions

@@ -45,6 +45,7 @@ def outcome(
 ) -> str:
     """Return the sections Trained, Privacy, Accuracy, Budget, Saved and Next, as text.
 
+    If few classes were measured on test rows, Classes and Mistakes follow Accuracy.
     `result` comes from `fit_files` or `finetune`, and `plan` is the announced plan.
     With sampled batches, computing the bound on attacks takes seconds.
     """
@@ -126,9 +127,9 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
     """Return the bound on a membership-inference attack, rounded up.
 
     If the ledger has several fits, the bound covers all fits, because an attacker sees
-    everything published. If there is a budget, the bound is for the budget. Otherwise
-    the bound is for the sum of the fits, and holds only if no fit was chosen by the
-    results of another.
+    everything published. If the budget is a guarantee (`budget_is`), the bound is for
+    the budget. Otherwise the bound is for the sum of the fits, and holds only if no fit
+    was chosen by the results of another.
     """
     from dphead.analysis import tradeoff
 
@@ -236,7 +237,7 @@ def _classes(
 def missed_classes(
     metrics: dict[str, Any], names: list[str], things: str, remedy: str
 ) -> Iterator[str]:
-    """Name the classes that were never predicted for the measured rows."""
+    """Yield lines on the classes that were never predicted for the measured rows."""
     for k in never_predicted(metrics)[:_NAMED_CLASSES]:
         yield (
             f"! {tied(names[k])} is never predicted, on {metrics['per_class_n'][k]:,} "
@@ -247,7 +248,7 @@ def missed_classes(
 
 
 def shown_confusion(confusion: list[list[int]], names: list[str]) -> list[str]:
-    """Return a line for each class with rows that were given to other classes."""
+    """Return a line for each class with wrong predictions, or one line "none"."""
     lines = []
     for k, row in enumerate(confusion):
         wrong = sorted((-n, j) for j, n in enumerate(row) if n and j != k)
@@ -258,7 +259,10 @@ def shown_confusion(confusion: list[list[int]], names: list[str]) -> list[str]:
 
 
 def shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
-    """Return a line for each class that has rows, lowest accuracy first."""
+    """Return a line for each of the weakest classes that have rows, weakest first.
+
+    A last line counts the classes that are not shown.
+    """
     each, counts = metrics["per_class_accuracy"], metrics["per_class_n"]
     there = [k for k, count in enumerate(counts) if count]
     there.sort(key=lambda k: (each[k], k))

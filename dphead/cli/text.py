@@ -33,7 +33,7 @@ def section(label: str, paragraphs: Iterable[str]) -> str:
     """Return a label with its paragraphs beside it.
 
     A paragraph that begins with "! " has its mark in the margin. A paragraph that
-    begins with "dphead " and a command's name is a command.
+    begins with "dphead " and a command's name is wrapped as a command (`filled`).
     """
     found: list[str] = []
     for text in paragraphs:
@@ -95,7 +95,7 @@ def table(
 
 
 def releases_table(rows: list[dict[str, Any]], title: str) -> str:
-    """Return a table of releases, with equal ones on one line."""
+    """Return a table of the rows of `Plan.summary`."""
     lines = [
         (
             r["label"],

@@ -38,9 +38,9 @@ def rendered(name: str, report: dict[str, Any], about: About | None = None) -> s
 
 
 def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each file of a run folder that differs from its report.
+    """Yield a finding for each derived file that differs from what its report gives.
 
-    A file from another version of dphead may also differ. The finding mentions this.
+    A file from a different version of dphead may also differ. The finding says so.
     """
     why = "Added content may be an exact function of private rows"
     if (written := report.get("dphead")) != __version__:
@@ -57,9 +57,10 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
 
 
 def exceeded(about: About | None, run: FinishedRun) -> Iterator[Finding]:
-    """Yield a finding if later fits exceed the epsilon that the institution states.
+    """Yield a finding if a grown total exceeds the epsilon that the institution states.
 
-    The verdict of a card counts fits up to the run's own fit.
+    The verdict of a card counts fits up to the run's own fit, so a finding is needed
+    only if the ledger's total is larger now.
     """
     limit, now = about and about.max_epsilon, run.spent_now.epsilon
     if limit is not None and now > max(limit, run.report["ledger"]["total_epsilon"]):

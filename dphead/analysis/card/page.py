@@ -70,7 +70,7 @@ def page(report: dict[str, Any], about: About | None = None) -> str:
     Parameters
     ----------
     report : dict
-        A report from `write_report` or `read_run`.
+        A report from `write_report`, or `FinishedRun.report`.
     about : About, optional
         The institution's statement.
     """

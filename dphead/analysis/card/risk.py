@@ -51,9 +51,9 @@ class Limits:
 def limits_of(report: dict[str, Any]) -> list[Limits]:
     """Return bounds for the run, and for Gaussian mechanisms with epsilons _COMPARED.
 
-    The Gaussian mechanisms have the same delta and the default comparison. All bounds
-    are sorted by epsilon. They are exact for full batches, and upper bounds for sampled
-    batches.
+    The Gaussian mechanisms have the same delta and the default comparison. One with the
+    run's own epsilon is left out. All bounds are sorted by epsilon. They are exact for
+    full batches, and upper bounds for sampled batches.
 
     Raises
     ------
