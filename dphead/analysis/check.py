@@ -13,6 +13,7 @@ from typing import Any
 
 from dphead.analysis.metrics import never_predicted
 from dphead.analysis.protected import (
+    about_copies,
     budget_is,
     kind_of,
     made_of_images,
@@ -465,6 +466,8 @@ def notes(run: FinishedRun) -> list[str]:
         )
     if unshown_classes(run.report) is None:
         found.append(f"{UNTOLD}. {_measure_classes(run.report)}")
+    if (copies := about_copies(run.report)) is not None:
+        found.append(copies)
     return found
 
 

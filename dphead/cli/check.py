@@ -12,25 +12,6 @@ from dphead.cli.text import print_json, say, section
 from dphead.privacy.rounding import as_declared, rounded_up
 
 
-def _unknown_images(run: Any) -> list[str]:
-    """Return a note if DPHEAD_HOME cannot identify other data sets of these images."""
-    from dphead.analysis.protected import made_of_images
-    from dphead.fit.ledgers import knows_images
-
-    data = run.report["data"]
-    if not made_of_images(data.get("extraction")):
-        return [
-            "dphead did not extract these rows from images, and cannot tell whether "
-            "fits on other files of the same rows were charged"
-        ]
-    if knows_images(data.get("dataset_id"), data.get("extraction")):
-        return []
-    return [
-        "the images were not extracted with this DPHEAD_HOME, so dphead cannot tell "
-        "whether fits on other files of these images were charged"
-    ]
-
-
 @click.command()
 @click.argument("run", type=values.NamedPath("a run folder or a report"))
 @click.option(
@@ -59,7 +40,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
         folder = run if run.is_dir() else run.parent
         findings = [*find(finished), *altered(run, finished.report)]
         findings += exceeded(stated_in(folder), finished)
-        remarks = notes(finished) + _unknown_images(finished)
+        remarks = notes(finished)
         total = list(filter(None, (_spent_now(finished), finished.about_total())))
     if as_json:
         print_json(

@@ -266,11 +266,10 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
 def _of_same_rows(which: Path) -> str:
     """Return text on how dphead recognizes the rows of a ledger in other files."""
     from dphead_extract.features.format import open_features
-    from dphead_extract.shards import blocks_of
 
     from dphead.analysis.protected import made_of_images
     from dphead.fit.files import extraction_of, is_features_file
-    from dphead.fit.ledgers import image_index
+    from dphead.fit.ledgers import knows_images
 
     recognized = (
         "From now on, dphead refuses fits on the same images in another ledger."
@@ -288,9 +287,7 @@ def _of_same_rows(which: Path) -> str:
     with open_features(which) as file:
         if not made_of_images(extraction_of(file)):
             return rows
-        # ask for this file's images: a ledger can count images of other files too
-        blocks = (file.dataset_id, file.salt, blocks_of(file))
-        return recognized if image_index().has_blocks(*blocks) else images
+        return recognized if knows_images(file) else images
 
 
 def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:

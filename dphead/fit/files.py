@@ -28,7 +28,7 @@ from dphead.data.features import (
 )
 from dphead.fit.head_file import open_head
 from dphead.fit.known_weights import known_weights
-from dphead.fit.ledgers import RowGroups, counted_in, declared_people
+from dphead.fit.ledgers import RowGroups, counted_in, declared_people, knows_images
 from dphead.solvers.head import LinearHead
 
 # keys of an `extraction` that describe how rows were made
@@ -137,6 +137,8 @@ class SourceFacts:
         Whether the source has a group column.
     people : dict or None
         The declared id system of the groups (`declared_people`), or None.
+    images_known : bool
+        Whether the index of images has the images of all rows.
     """
 
     n_features: int
@@ -147,6 +149,7 @@ class SourceFacts:
     extraction: dict[str, Any]
     grouped: bool
     people: dict[str, Any] | None = None
+    images_known: bool = False
 
 
 def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
@@ -164,6 +167,7 @@ def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
         extraction=extraction_of(file),
         grouped=file.group is not None,
         people=declared_people(RowGroups.of(file)),
+        images_known=knows_images(file),
     )
 
 

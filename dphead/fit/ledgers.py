@@ -40,7 +40,6 @@ from dphead.analysis.ledger_place import (
     moved_to,
     named,
 )
-from dphead.analysis.protected import made_of_images
 from dphead.analysis.records import FinishedRun, read_run
 from dphead.fit.team_images import TeamImages, TeamPeople
 from dphead.privacy.atomic_write import ForeignFile, make_folder, open_own, sync
@@ -952,16 +951,14 @@ def _is_told(name: str, folder: Path, paths: Sequence[str], run: FinishedRun) ->
     return counted is not None and counted == (run.limit or {}).get("path")
 
 
-def knows_images(dataset_id: str | None, extraction: dict[str, Any] | None) -> bool:
-    """Return whether fits on other files of a data set's images are recognized.
+def knows_images(file: FeaturesFile) -> bool:
+    """Return whether the index in use has the images of all rows of a features file."""
+    return has_home() and _has_images(image_index(), file)
 
-    True if dphead extracted the rows from images (`extraction`), and the index in use
-    has all images of a data set that the same ledger counts.
-    """
-    if dataset_id is None or not made_of_images(extraction) or not has_home():
-        return False
-    index, (names, _) = image_index(), _counted_with(dataset_id)
-    return any(index.knows(one) and not index.is_partial(one) for one in names)
+
+def _has_images(index: ImageIndex, file: FeaturesFile) -> bool:
+    # ask for the rows: the data set can have other images, extracted in another home
+    return index.has_blocks(file.dataset_id, file.salt, blocks_of(file))
 
 
 def known_images(dataset_id: str) -> np.ndarray:
@@ -981,9 +978,9 @@ def shared_images(one: FeaturesFile, other: FeaturesFile) -> int | None:
     """
     own, theirs = (known_images(file.dataset_id) for file in (one, other))
     shared = int(np.isin(own, theirs).sum())
-    rows = [(file.dataset_id, file.salt, blocks_of(file)) for file in (one, other)]
     compared = has_home() and any(
-        all(index.has_blocks(*file) for file in rows) for index in image_indexes()
+        all(_has_images(index, file) for file in (one, other))
+        for index in image_indexes()
     )
     return shared if shared or compared else None
 

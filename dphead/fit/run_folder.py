@@ -27,7 +27,6 @@ from dphead.fit.ledgers import (
     check_alone,
     counted_in,
     data_set_of,
-    knows_images,
     ledger_name,
     ledger_path,
     open_ledger,
@@ -436,7 +435,7 @@ def write_report(
     named = about.source.dataset_id or result.ledger.meta("dataset_id")
     found = charged_elsewhere(named, result.ledger.path)
     about = _naming(about, found, out)
-    facts, extraction = result.plan.facts, about.source.extraction
+    facts = result.plan.facts
     digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
     report = reports.build_report(
         result,
@@ -448,7 +447,7 @@ def write_report(
         },
         data={"n_rows": facts.n_rows, "n_classes": facts.n_classes}
         | vars(about.source)
-        | {"axes": about.axes, "images_known": knows_images(named, extraction)},
+        | {"axes": about.axes},
         tuning=declared or ("NOT ACCOUNTED" if about.elsewhere else tuning),
         warnings=list(about.warnings),
         tested=tested,

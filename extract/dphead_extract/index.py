@@ -214,7 +214,7 @@ class ImageIndex:
     def has_blocks(self, dataset_id: str, salt: str, rows: range) -> bool:
         """Return whether `mark_blocks` has recorded all of these rows."""
         known = self._stored(dataset_id + _MARKS)
-        if not len(known):  # a read makes no key
+        if not len(known) or not self.knows(dataset_id):  # a read makes no key
             return False
         return bool(np.isin(self._blocks(dataset_id, salt, rows), known).all())
 

@@ -149,6 +149,8 @@ def test_only_a_written_file_says_that_the_index_has_its_images(
     assert not index.has_blocks(*known)
     run(path, tmp_path / "again.h5", index, **same)
     assert index.has_blocks(*known)
+    (index.folder / f"{known[0]}.digests").unlink()
+    assert not index.has_blocks(*known)
 
 
 def test_images_of_people_share_the_ledger_of_their_id_system(images, index, tmp_path):

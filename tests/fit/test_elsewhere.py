@@ -24,6 +24,8 @@ from commands import (
     words,
 )
 from dphead_extract.errors import ExtractError
+from dphead_extract.features.format import open_features
+from dphead_extract.shards import blocks_of
 
 from dphead import DPLeastSquaresClassifier
 from dphead.estimators.fitting import PrivacyWarning
@@ -47,6 +49,7 @@ from dphead.privacy.atomic_write import ForeignFile
 from dphead.privacy.ledger import Ledger, LedgerError
 
 FIT = ("--method", "prototypes", "--backend", "numpy")
+LARGE = ("--allow-large-delta", "--tuning", "public data")
 FINDING = "fits in another ledger"
 
 
@@ -58,6 +61,14 @@ def features(tmp_path):
 def findings(run, *more):
     found = json.loads(dphead("check", run, "--json", *more).out)
     return {f["name"]: f["what"] for f in found["findings"]}
+
+
+def indexed(features):
+    """Add images to the index, as the images of all rows of a features file."""
+    image_index().add(id_of(features), np.arange(240, dtype=np.uint64))
+    with open_features(features) as file:
+        rows = (file.dataset_id, file.salt, blocks_of(file))
+    image_index().mark_blocks(*rows)
 
 
 def fit(features, out, *more):
@@ -253,12 +264,11 @@ def test_images_that_several_data_sets_share_in_small_parts_are_a_finding(
 
 def test_check_says_where_the_index_does_not_know_the_images(features, tmp_path):
     fit(features, tmp_path / "run")
-    assert (
-        "were not extracted with this DPHEAD_HOME"
-        in dphead("check", tmp_path / "run").out
-    )
-    image_index().add(id_of(features), np.arange(9, dtype=np.uint64))
-    assert "with this DPHEAD_HOME" not in dphead("check", tmp_path / "run").out
+    indexed(features)
+    fit(features, tmp_path / "later")
+    unknown = "may not recognize fits on the same images"
+    assert unknown in words(dphead("check", tmp_path / "run").out)
+    assert unknown not in words(dphead("check", tmp_path / "later").out)
 
 
 def test_a_report_names_a_ledger_that_was_charged_while_the_run_trained(
@@ -308,7 +318,7 @@ def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, 
     more = OF_IMAGES if "images" in rows else {"group": [str(i) for i in range(240)]}
     features, run = features_file(tmp_path / "f.h5", **more), tmp_path / "run"
     if rows == "images":
-        image_index().add(id_of(features), np.arange(240, dtype=np.uint64))
+        indexed(features)
     elif rows == "people":
         fitted("ledger", "people", "clinic", features, "--new-people")
     unit = ("--group-cap", 1) if "group" in more else ()
@@ -322,6 +332,40 @@ def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, 
     assert counted == recognized
     written = guarantee_of(run, read_known(run), {"class_names": []})
     assert (written["budget_of_all_fits"] is not None) == recognized
+
+
+def test_images_of_a_file_are_known_only_if_this_home_has_read_all_of_them(
+    tmp_path, monkeypatch
+):
+    """Not if one shard was extracted in another home, under the same id."""
+    pixels = np.random.default_rng(0).integers(0, 255, (32, 8, 8), np.uint8)
+    np.savez(tmp_path / "x.npz", images=pixels, label=np.arange(32) % 2)
+
+    def extracted(name, network, *more):
+        made = ("--backbone", "scatternet", "--scatter-j", 1, "--scatter-l", network)
+        out = ("-o", tmp_path / name, "--classes", 2, "--block-rows", 16)
+        fitted("extract", tmp_path / "x.npz", *out, *made, *more)
+        return tmp_path / name
+
+    def known(path):
+        report = fit(path, path.with_suffix(""), *LARGE)
+        return report["data"]["images_known"]
+
+    path = tmp_path / "x.h5"
+    for name, shard in (("other", "1/2"), ("own", "0/2")):
+        monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / name))
+        extracted("x.h5", 1, "--shard", shard)
+    shards = sorted(tmp_path.glob("x.shard-*.h5"))
+    fitted("features", "join", *shards, "-o", path)
+    assert image_index().knows(id_of(path))
+    assert [known(one) for one in (*shards, path)] == [True, False, False]
+    other = extracted("y.h5", 2, "--same-data-as", path)  # it reads all images
+    both = tmp_path / "both.h5"
+    fitted("features", "concat", path, other, "-o", both)
+    assert known(other) and known(both)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "other"))
+    both = both.rename(tmp_path / "there.h5")
+    assert not known(both)
 
 
 def test_arrays_with_a_ledger_do_not_count_fits_in_other_ledgers(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import LS, OF_IMAGES, dphead, fitted, id_of, ledger_of, refusal, words
+from commands import LS, dphead, fitted, id_of, ledger_of, refusal, words
 from core import reserve
 from dphead_extract.errors import FormatError
 from dphead_extract.index import ImageIndex
@@ -27,7 +27,6 @@ from dphead.fit.ledgers import (
     default_ledger_path,
     fix_budget,
     image_index,
-    knows_images,
     ledger_home,
     move_ledger,
     note_ledger,
@@ -331,19 +330,14 @@ def test_images_that_two_data_sets_share_are_not_all_images_of_one(team, monkeyp
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     first, second = uuid.uuid4().hex, uuid.uuid4().hex
     grow(first, 20)
-    assert knows_images(first, OF_IMAGES)
     monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
     shared = grow(second, 10, 60)[:10]
     index = TeamImages(team.url(CLIENT))
-    assert (
-        index.knows(first)
-        and not knows_images(first, OF_IMAGES)
-        and knows_images(second, OF_IMAGES)
-    )
+    assert index.is_partial(first) and not index.is_partial(second)
     (found,) = [one for one in index.overlaps(shared) if one.dataset_id == first]
     assert found.notable and not found.same
     grow(first, 20)
-    assert knows_images(first, OF_IMAGES)
+    assert not index.is_partial(first)
     (found,) = [one for one in index.overlaps(shared) if one.dataset_id == first]
     assert found.partial is False
 
