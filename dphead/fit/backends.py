@@ -53,7 +53,7 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
     from dphead.sums.jax import JaxSums
 
     if jax.default_backend() == "cpu":
-        # XLA's sums take three times as long. The kernels use all host devices' cores.
+        # XLA's sums take three times as long. The kernels use all cores of this host.
         return JaxSums() if kernels.library is None else CpuSums(), memory
     devices = sum(
         (d.memory_stats() or {}).get("bytes_limit", 0) for d in jax.local_devices()

@@ -48,7 +48,7 @@ def expected_seconds(releases: Sequence[PlannedRelease], facts: ProblemInfo) -> 
 
 
 def missing_kernels(seconds: float) -> str:
-    """Return a warning if a fit of these expected seconds lacks compiled kernels."""
+    """Return a warning if kernels are missing for a fit of these seconds, or ""."""
     if kernels.library is not None or seconds < _SHORT_SECONDS:
         return ""
     if kernels.stale():

@@ -125,7 +125,8 @@ class SourceFacts:
     class_names : list of str
         The public classes.
     dataset_id : str or None
-        The data set's random id. None for images without an id.
+        The random id of the data set whose ledger counts the rows. None for arrays, and
+        for images without an id.
     feature_space : str
         Description of the features. A head only accepts rows of its feature space.
     classes_declared : str
@@ -155,8 +156,7 @@ class SourceFacts:
 def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
     """Describe a features file by public values, with its public classes.
 
-    `dataset_id` is the data set whose ledger counts the file. Raises LedgerError as
-    `declared_people` does.
+    Raises LedgerError and ExtractError as `declared_people` does.
     """
     return SourceFacts(
         n_features=file.n_features,
@@ -320,7 +320,7 @@ def measured_rows(
     Returns
     -------
     (n, n_features) float
-        Features, with NaN where training masks the row.
+        Features; NaN for rows that are not valid, such as unreadable images.
     (n,) int
         Class indices.
     """
@@ -374,7 +374,7 @@ def open_matching(
 
 
 def check_layout(path: Path, layout: str | None, columns: Columns) -> None:
-    """Raise ValueError for a layout or columns if the source is a features file."""
+    """Raise ValueError if a layout or columns are given for a features file."""
     if columns.declared:
         raise ValueError(
             f"--columns is for tables, and {path} is a features file. Drop --columns."

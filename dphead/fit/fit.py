@@ -112,7 +112,8 @@ class RowSizes:
 class FitResult(Generic[_T]):
     """Hold the result of a fit: what it trained, its plan and its charge.
 
-    `seconds` is the wall time of the releases and the solver, without the charge.
+    `private_noise` is False with a seed. `seconds` is the wall time of the releases and
+    the solver, without the charge.
     """
 
     trained: _T
@@ -322,7 +323,7 @@ def warn_of_duration(fit: Fit[Any], seconds: float) -> None:
 
 @cache
 def _warn_once(text: str) -> None:
-    """Warn once per process.
+    """Warn of each text once per process.
 
     Python repeats a warning after each change of its filters, such as
     `warnings.catch_warnings`.

@@ -373,7 +373,8 @@ def split_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split row indices at random into rows to train on and held-out rows.
 
-    No group is divided, so a few more rows can be held out than `forecast` documents.
+    No group has rows in both parts, so a few more rows can be held out than `forecast`
+    documents.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Find a data set's ledger and other ledgers charged for the same images.
 
-Each data set has one ledger file, named by its random public id. The image index is
-private, so no count from it may reach a report.
+By default, a data set has one ledger file, named by its random public id. The image
+index is private, so no count from it may reach a report.
 """
 
 import errno
@@ -101,7 +101,7 @@ def counted_in(dataset_id: str) -> str:
 
 
 def _noted_in(dataset_id: str, fact: str) -> str | None:
-    """Return an entry of a data set's ledger in DPHEAD_HOME or on the team's server."""
+    """Return an entry of a data set's ledger, of this home or the team's, or None."""
     path, url = default_ledger_path(dataset_id), team_url()
     places = [path] if path.is_file() else []
     for place in (*places, *([] if url is None else [url])):
@@ -512,7 +512,7 @@ def check_alone(
 
 
 def _remedy(other: Elsewhere) -> str | None:
-    """Return what to do about a missing ledger, or one that is not merged yet."""
+    """Return what to do about a missing or not yet merged ledger, None for others."""
     if other.fits is None:
         return (
             "Mount its volume or restore a copy that holds all its fits, and pass it "
@@ -756,7 +756,7 @@ def holding(ledger: Ledger, sure: Callable[[], object] = bool) -> Iterator[None]
 
 @contextmanager
 def _held_home() -> Iterator[None]:
-    """Hold the lock of DPHEAD_HOME, if the file system has locks."""
+    """Hold the lock of DPHEAD_HOME, if its folder is writable and has locks."""
     with ExitStack() as opened:
         with _writable():
             folder = home_folder("ledgers")
@@ -773,7 +773,7 @@ def _writable() -> Iterator[None]:
 
     Raises LedgerError for another error, such as a full disk, or a single file of
     another user: without its lock or its note, a later budget would not count the fit.
-    A link in the place of a file is `ForeignFile`.
+    Raises ForeignFile if a link is in the place of a file.
     """
     try:
         yield
@@ -816,9 +816,9 @@ def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
 def other_ledgers(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     """Return ledgers other than the run's that may have fits on a data set's rows.
 
-    One ledger can count several data sets, so look at the images of each of them, and
-    at all ledgers of each data set with the same images (proofs/people.md, "Which
-    ledgers a charge looks at").
+    One ledger can count several data sets. The result has all ledgers of these data
+    sets, and of each data set that shares images with one of them (proofs/people.md,
+    "Which ledgers a charge looks at").
     """
     if dataset_id is None or not has_home():
         return []
@@ -866,7 +866,7 @@ def _counted_with(
 def known_ledgers(dataset_id: str) -> list[str]:
     """Return the places of a data set's team, default and noted ledgers.
 
-    A default ledger that is missing was never created. A noted one may be missing.
+    The default ledger is listed only if its file exists. A noted one may be missing.
     """
     return [*_on_team(dataset_id), *_places(dataset_id)]
 
@@ -890,7 +890,7 @@ def _on_team(dataset_id: str) -> list[str]:
 
 
 def has_home() -> bool:
-    """Return whether DPHEAD_HOME can hold ledgers and the image index."""
+    """Return whether there is a home for ledgers and indexes: an absolute path."""
     try:
         return ledger_home().is_absolute()
     except LedgerError:
@@ -1144,8 +1144,8 @@ def note_ledger(
 ) -> None:
     """Note in DPHEAD_HOME, durably, that a data set has a non-default ledger.
 
-    The identity of `book`, a ledger that was opened for writing, is noted too, and
-    `new_budget` or the budget that it has. If DPHEAD_HOME is read-only or another
+    If `book`, the ledger opened for writing, is given, its identity is noted too, and
+    its budget, or `new_budget` if it can be set. If DPHEAD_HOME is read-only or another
     user's, this function notes nothing. Raises LedgerError if it cannot be written for
     another reason.
     """

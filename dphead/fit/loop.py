@@ -53,7 +53,8 @@ def lead(
     Raises
     ------
     RuntimeError
-        If the solver's requests do not follow its plan.
+        If the solver's requests do not follow its plan. Other errors are as in
+        `release`.
     """
 
     def released(asks: list[Request], i: int) -> Iterator[Released]:
@@ -97,7 +98,7 @@ def follow(
     return _solved(plan, released, done)
 
 
-# after the charge, small numbers may become 0 also where the caller raises errors
+# after the charge, underflows must not raise, whatever the caller's NumPy settings are
 @np.errstate(under="ignore")
 def _solved(
     plan: FitPlan[_T],

@@ -168,7 +168,7 @@ def share(
 def _read_again(releases: list[PlannedRelease]) -> bool:
     """Return whether more than two passes read the features.
 
-    Kept integer rows cannot serve a sample or a sum of squares.
+    Kept integer rows cannot serve a sample or a Gram matrix.
     """
     return (
         sum(r.sampling_prob < 1 or r.statistic.kind == "gram" for r in releases)
@@ -210,7 +210,7 @@ def streaming(facts: ProblemInfo) -> int:
 
 
 def sums(facts: ProblemInfo, releases: list[PlannedRelease]) -> int:
-    """Return the bytes of the solver, and of the largest pass or its solution.
+    """Return the bytes of the solver's weights and of the largest pass or solution.
 
     One Gram matrix for each release label is kept until the end.
     """
@@ -235,7 +235,7 @@ def _sum_bytes(statistic: Statistic, width: int) -> int:
 
 
 def _row_bytes(n_rows: int, width: int, threads: int) -> int:
-    """Return the bytes of n_rows rows of integers on each thread.
+    """Return the bytes of n_rows rows of integers per thread, on all threads.
 
     An entry takes 4 bytes for moments and 2 for other rows, and 8 more while parts are
     joined.

@@ -138,7 +138,7 @@ def declare_people(
 
 
 def _declarable(path: Path, system: str) -> RowGroups:
-    """Return a features file's groups; raise ValueError for other or missing ids."""
+    """Return a features file's groups, or raise ValueError as `declare_people`."""
     with open_features(path) as file:
         rows = RowGroups.of(file)
     if rows.people is not None and rows.people["system"] != system:

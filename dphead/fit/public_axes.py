@@ -164,7 +164,7 @@ def _chosen(
 def _check_images(file: FeaturesFile, private: FeaturesFile) -> bool:
     """Return whether a file's images were compared with the training images.
 
-    Raises ValueError if the file has the data set or images of the training images.
+    Raises ValueError if both files have one data set or share images.
     """
     shared = shared_images(private, file)
     one = counted_in(private.dataset_id) == counted_in(file.dataset_id)

@@ -148,7 +148,7 @@ def fit_files(
 def _open_rows(
     options: FitOptions, files: ExitStack
 ) -> tuple[FeaturesRows, FeaturesFile]:
-    """Open the features file. `files` closes it later."""
+    """Return the rows and the open features file, which `files` closes later."""
     cap = options.group_cap, options.group_mean
     rows, file = load_features(options.features, options.split, 0, *cap)
     files.enter_context(file)
@@ -202,9 +202,10 @@ def _plan_head(
     file: FeaturesFile,
     hosts: Hosts | None = None,
 ) -> tuple[FitPlan[LinearHead], About]:
-    """Plan the releases from the options and the file's public sizes and classes.
+    """Return the plan and the description of a fit, from public sizes and classes.
 
-    Raises ValueError if the options do not match the file.
+    Raises ValueError if the options do not match the file, and LedgerError and
+    ExtractError as `declared_people`.
     """
     check_selection(file, options.relation, options.group_cap)
     source = source_of(file, class_names(file, options.classes))

@@ -157,10 +157,10 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Hold a run folder's lock until its report is written.
+    """Hold a run folder's lock during a block.
 
-    The lock is taken before the folder is read. The folder is created, and removed if
-    it stays empty.
+    The lock is taken before the folder is read. A missing folder is created, and
+    removed if it stays empty.
 
     Raises
     ------
@@ -235,7 +235,7 @@ def interrupted(out: Path) -> str | None:
 def resumed_at(out: Path, done: int) -> list[int]:
     """Return the number of committed releases at each resume of this run folder.
 
-    `done` is the current number, which is appended to the list and stored.
+    `done` is the current number, which is added to the list and stored in fit.json.
     """
     marker = _marker(out) or {}
     found = sorted({*marker.get("resumed", []), done})
@@ -280,7 +280,7 @@ def charge(fit: Fit[Any], options: RunOptions) -> Charge:
 
     The fit's id is written to the folder first, then to the ledger. A run that ends
     between the two is charged when it resumes. A run that ends later is not charged
-    again.
+    again. A fit without privacy writes no id, and cannot be resumed.
 
     Returns
     -------

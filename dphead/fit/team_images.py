@@ -60,9 +60,10 @@ class TeamImages(ImageIndex):
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
         """Add images to an entry, here and in the home's index.
 
-        Without the note, a home with the images in its index would charge a file. Data
-        sets of the home that share notably many images with this one get these images
-        too, and a mark. Then the server has the overlap, for charges of other members.
+        The note comes first: without it, a home that knows the images would charge a
+        file instead of the server's ledger. Data sets of the home that share notably
+        many images with this one get these images on the server too, and a mark. So the
+        server has the overlap, for charges of other members.
         """
         self._note(dataset_id)
         own, decoded = self._decoded(digests)
@@ -104,7 +105,7 @@ class TeamImages(ImageIndex):
         return sorted(every.values(), key=Overlap.order)
 
     def _decoded(self, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the home's digests of images that were decoded here, and which."""
+        """Return the home's digests of images decoded here, and a mask of them (k,)."""
         canonical = digests if digests.ndim == 1 else digests[:, 0]
         found = [self._at_home.get(one) for one in canonical.tolist()]
         known = np.array([one is not None for one in found], bool)

@@ -44,7 +44,7 @@ class Head:
     unit_norm : bool
         Whether the transform divides each row by its norm.
     feature_clip : float or None
-        Clip norm of transformed rows.
+        Clip norm of transformed rows in predictions; None if no row is clipped.
     loss : str
         Name of the training loss.
     model : DPHeadClassifier
@@ -159,8 +159,8 @@ def scores(head: Head, x: Any) -> Any:
     Returns
     -------
     array of shape (..., n_classes)
-        Scores in the precision of the weights; NaN for rows that training masks because
-        they are not finite.
+        Scores in the precision of the weights; NaN for rows that are not finite in
+        float32, for which training adds zero.
 
     Notes
     -----
@@ -179,7 +179,7 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 def probabilities(head: Head, x: Any) -> Any:
-    """Return class probabilities (..., n_classes); NaN for a row without a class.
+    """Return class probabilities (..., n_classes); NaN if a score is not finite.
 
     Arguments are as in `scores`. See also `dphead.analysis.metrics.probabilities`.
     """
@@ -191,7 +191,7 @@ def probabilities(head: Head, x: Any) -> Any:
 
 
 def predict(head: Head, x: Any) -> Any:
-    """Return the index of the class with the highest score, or -1 for no class.
+    """Return the index of the highest score (...); -1 if a score is not finite.
 
     Arguments are as in `scores`. The first of tied classes wins.
     """

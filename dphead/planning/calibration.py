@@ -69,8 +69,8 @@ def epsilon_by(
     Returns
     -------
     float
-        Upper bound on epsilon. It is infinite if a release has no noise, or so little
-        that the accountant has no finite bound.
+        Upper bound on epsilon; infinite if a release has no noise, or if the accountant
+        finds no finite bound.
 
     Raises
     ------

@@ -53,7 +53,7 @@ _BASE_BATCH = 512  # rows of a batch; TB21 Table 13
 
 @dataclass(frozen=True)
 class Batches:
-    """Describe Poisson batches by their expected size in rows, and by epochs."""
+    """Hold settings that stand for the sampling rate, steps and learning rate."""
 
     batch_size: Annotated[int | float | None, _BATCH_SIZE] = None
     epochs: Annotated[float | None, EPOCHS] = None
@@ -65,8 +65,8 @@ class Batches:
     def resolve(self, settings: dict[str, Any], facts: ProblemInfo) -> dict[str, Any]:
         """Return the settings, with the sampling rate, steps and learning rate.
 
-        They are computed from the batch size and epochs. Existing values of steps and
-        learning_rate stay.
+        They are computed from batch_size, epochs and base_learning_rate, if given.
+        Existing values of steps and learning_rate stay.
         """
         found = dict(settings)
         if self.batch_size is not None:

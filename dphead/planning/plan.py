@@ -42,7 +42,7 @@ class Target:
         Neighboring relation: "zero_out", "add_remove" or "replace_one".
     accountant : str, default "auto"
         One of `calibration.ACCOUNTANTS`. "auto" is exact for full batches, and uses PLD
-        for Poisson batches.
+        for random batches.
     group_cap : int, optional
         None protects one row. Otherwise a group is protected, and at most `group_cap`
         rows of each group are used.
@@ -205,7 +205,7 @@ def make_plan(
     ValueError
         If epsilon, delta or group_cap is out of range, if `group_mean` has no
         group_cap, if fixed noise alone exceeds the budget, or if a release does not fit
-        64-bit integers.
+        64-bit integers. As `solver.plan`.
     LedgerError
         If allocated releases are not whole epochs.
     """
@@ -238,7 +238,7 @@ def make_plan(
         )
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
-    # for each fold of a cross-validation too, although one charge covers all folds
+    # also refuses the plan of a fold, although one charge covers all folds
     check_epochs([spec.row() for spec in specs])
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
         noise_scale(p.statistic, spec, 0.0)  # refuses a release beyond 64-bit integers

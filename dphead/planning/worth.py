@@ -41,7 +41,7 @@ def rows_of_noise(target: Target, facts: ProblemInfo) -> float:
 
 
 def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
-    """Yield a line on the noise in rows per class and, with fewer rows, advice.
+    """Yield a line on the noise in rows per class, and advice if rows may be too few.
 
     The lines after the first one begin with "! ". `unit` is the name of a row.
 

@@ -104,13 +104,13 @@ class Auto:
       faster than signal.
     - Steps are longer if classes are well separated (`AdaptiveStepSize`), unless `move`
       or `prior` is set, or labels are sets of classes.
-    - There are more and longer steps if rows have few features.
+    - There are more and longer steps if rows have few features and little noise.
     - The head is the last iterate, not the moving average, if noise hides many classes.
     - Features are scaled by a noisy standardization if n·μ is at least twice their
       number and their sizes differ.
     - The mean used for centering gets more than `centering.share` if there are few rows
       (`center_share`).
-    - Scores are divided by a temperature, estimated from released values
+    - With softmax, scores are divided by a temperature, estimated from released values
       (`temperature`).
     - Without noise, `DPFC` replaces the descent if the Gram matrix is narrow enough and
       `steps`, `move` and `prior` are not set.
@@ -138,6 +138,7 @@ class Auto:
         """Return the centering releases, the gradients, and the counts.
 
         The centering releases include the feature squares if features may be scaled.
+        A fit that uses DP-FC (`_preconditioned`) has the releases of DP-FC.
         """
         if self._preconditioned(facts):
             return self._without_noise(facts).plan(facts)
@@ -151,7 +152,7 @@ class Auto:
         return releases
 
     def solve(self, facts: ProblemInfo) -> Steps:
-        """Take the gradient steps, then request the counts of correct rows."""
+        """Take the gradient steps, request the counts, and return the head."""
         if self._preconditioned(facts):
             return (yield from self._without_noise(facts).solve(facts))
         descent = self.descent_for(facts)

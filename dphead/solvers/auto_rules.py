@@ -271,8 +271,8 @@ def center_noise(facts: ProblemInfo, share: float) -> float:
 def count_shares(facts: ProblemInfo, balanced: bool) -> tuple[float, float, float]:
     """Return the shares of μ² of the counts before and after balancing, and at the end.
 
-    Their sum brings the count's noise down to _COUNT_SD, but is at least
-    _LEAST_COUNT_SHARE and at most _MOST_COUNT_SHARE.
+    The first two are 0 without balancing. The sum of all brings the count's noise down
+    to _COUNT_SD, but is at least _LEAST_COUNT_SHARE and at most _MOST_COUNT_SHARE.
     """
     # a count has noise 1/(mu sqrt(share)), relative to n
     wanted = (1 / _COUNT_SD / (facts.mu * facts.n_rows)) ** 2

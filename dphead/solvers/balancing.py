@@ -71,7 +71,7 @@ def balanced_head(
 
 
 def adjusted_head(head: LinearHead, shares: np.ndarray) -> LinearHead:
-    """Return the head with the log of each class's share taken from its intercept."""
+    """Return the head with the log of each class's share subtracted from its scores."""
     return replace(head, intercept=head.intercept - np.log(shares), balanced=True)
 
 

@@ -43,7 +43,7 @@ def better_head(
     before: Released,
     noise: float | None,
 ) -> Generator[Request, Released, LinearHead]:
-    """Return the head of `balanced_head`, or `head` if balancing gains nothing.
+    """Request counts, and return the adjusted head, or `head` if that gains nothing.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def better_head(
     -----
     The same counts of the adjusted head give the change of the balanced accuracy. The
     normal prior of this change has the mean `_expected_gain` and the standard deviation
-    _GAIN_ERROR.
-    The head is adjusted if the posterior mean is above _LEAST_GAIN.
+    _GAIN_ERROR. The head is adjusted if classes are uneven (_EVEN) and the posterior
+    mean is above _LEAST_GAIN.
 
     A class with fewer rows than the noise gets the size of the smallest other class: a
     rare class looks like a class without rows.

@@ -27,7 +27,7 @@ class ProblemInfo:
         Number of classes.
     mu : float, default inf
         GDP parameter μ of the whole budget, for one full-batch sum. `Target.budgeted`
-        sets it. inf means no privacy.
+        sets it. inf means no noise.
     group_cap : int, default 1
         Largest number of rows that one protected unit has. `Target.budgeted` sets it.
     group_mean : bool, default False
@@ -82,7 +82,7 @@ class PlannedRelease:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Request the next planned release.
+    """Request the next planned release, and those in `more`.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ class Request:
     params : Params
         Public numbers and earlier releases that the statistic uses.
     more : tuple of (str, Statistic)
-        Labels and statistics of the next planned releases that are summed in the same
-        pass (`together`).
+        Labels and statistics of the planned releases after it that are requested at
+        once (`together`).
     """
 
     label: str
@@ -111,7 +111,9 @@ class Request:
 def together(
     params: Params, *asked: tuple[str, Statistic]
 ) -> Generator[Request, Any, list[Released]]:
-    """Request several statistics of the same rows, to be summed in one pass.
+    """Request several statistics of the same rows, and return the released values.
+
+    Full batches are summed in one pass.
 
     Parameters
     ----------

@@ -150,9 +150,9 @@ def noisy_mean(
 ) -> Generator[Request, Released, tuple[np.ndarray, float]]:
     """Return the shrunk mean (n_features,) of the used rows, and their number.
 
-    Rows beyond a group's cap, rows without a class and unreadable rows add zero to the
-    sum. Divided by n_rows, the mean would be too short (results/ablation, "rows without
-    a class or beyond a cap").
+    Rows beyond a group's cap, rows without a class, and unreadable or infinite rows add
+    zero to the sum. Divided by n_rows, the mean would be too short (results/ablation,
+    "rows without a class or beyond a cap").
     """
     answer = yield Request(_COUNT, RowCounts(n_classes), Params(transform))
     counted = rows_that_count(answer, n_rows)
@@ -163,8 +163,8 @@ def noisy_mean(
 def rows_that_count(answer: Released, n_rows: int) -> float:
     """Return n_rows, or the noisy count if noise does not explain the difference.
 
-    The result is at least one standard deviation of the noise. A smaller count could
-    make a mean of any length.
+    The noisy count is raised to 1 and to one standard deviation of its noise: a smaller
+    count could make a mean of any length.
     """
     found = float(answer.value[0, 0])
     if abs(found - n_rows) <= _COUNT_DEVIATIONS * answer.noise_sd:

@@ -38,13 +38,14 @@ MEAN_SHARE = Setting(
 class CenteredGram:
     """Release a mean, and the Gram matrix of the centered rows.
 
-    A count of the rows is released with the mean. Both sums clip rows to `clip_norm`.
-    All other results are post-processing of these releases. `mean_share` is the
-    fraction of the budget (μ²) spent on the mean. 0 means no centering.
+    A count of the rows is released with the mean. The mean and the Gram matrix clip
+    rows to `clip_norm`. All other results are post-processing of these releases.
+    `mean_share` is the fraction of the budget (μ²) spent on the mean and the count. 0
+    means no centering.
 
-    If `centered_clip` is given, the rows must be unit rows. Centered rows are then
-    divided by `centered_clip` times their typical length before they are clipped. The
-    last `n_targets` columns are not features and are not divided.
+    If `centered_clip` is given, the rows must be unit rows. In a fit with noise,
+    centered rows are then divided by `centered_clip` times their typical length before
+    they are clipped. The last `n_targets` columns are not features and are not divided.
     """
 
     clip_norm: float

@@ -56,9 +56,9 @@ class ErrorBars:
         return np.concatenate([np.empty((0, classes.shape[1])), *parts])
 
     def _block(self, u: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Evaluate equations (1) to (3) of claim E for rows u (k, d).
+        """Return the standard errors (k, c) for rows u (k, d) in the eigenbasis.
 
-        The rows are in the eigenbasis.
+        They follow from equations (1) to (3) of claim E.
         """
         # b̃ = VᵀS̃Hc of equation (3), one column for each combination of classes
         b, squares = self._sums @ classes, u**2

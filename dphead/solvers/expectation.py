@@ -44,7 +44,7 @@ class Expectation:
     """Hold the expected accuracy on new rows, and its standard deviation.
 
     `kept` is the number of used rows, divided by n_rows. It is 1 if noise explains the
-    difference. `careful` replaces the accuracy and its deviation in the estimate.
+    difference. `careful`, if given, replaces both numbers in the estimate.
     """
 
     accuracy: float
@@ -194,7 +194,7 @@ def counted(answer: Released, least: float) -> tuple[float, float, float]:
     Parameters
     ----------
     answer : Released
-        Noisy `CorrectCounts`: right and wrong rows.
+        Noisy `CorrectCounts`: correct and wrong rows.
     least : float
         Lower bound on the fraction of correct rows.
 
@@ -206,8 +206,8 @@ def counted(answer: Released, least: float) -> tuple[float, float, float]:
 
     Notes
     -----
-    Rows without a class, unreadable rows and rows beyond their group's cap are in
-    neither count, so the two counts do not add up to n.
+    Rows without a class, unreadable or infinite rows, and rows beyond their group's cap
+    are in neither count, so the two counts do not add up to n.
     """
     right, wrong = (float(v) for v in answer.value[:, 0])
     # noise can make the sum of both counts negative
@@ -231,8 +231,8 @@ def _overfit(
     seen : float
         Share of training rows that the head classifies correctly.
     units : float
-        Number of used rows, or of groups if groups are protected. Rows of a group
-        may be similar, so the head overfits a group as a whole
+        Number of used rows, divided by the group cap if groups are protected. Rows of
+        a group may be similar, so the head overfits a group as a whole
         (benchmarks/results/expected).
 
     Returns

@@ -156,7 +156,9 @@ class DPFC:
     def _preconditioner(
         self, facts: ProblemInfo, transform: RowTransform
     ) -> Generator[Request, Released, RidgeSolver]:
-        """Release the Gram matrix, and return a solver with its shrunk eigenvalues.
+        """Release the Gram matrix, and return a solver for it plus the ridge.
+
+        With `shrink`, its eigenvalues are shrunk first.
 
         A constant outside the Gram matrix becomes a border, which needs no release. The
         square of the constant, clipped like rows, is public. Products of the constant

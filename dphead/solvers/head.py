@@ -90,8 +90,8 @@ class LinearHead:
         Whether decisions weight all classes equally (`balancing`). None if this was not
         requested.
     feature_clip : float, optional
-        Clip norm of rows after the transform, as in training. None for a head trained
-        without a clip (`prediction_clip`).
+        Clip norm of transformed rows in predictions. None if predictions clip no row
+        (`prediction_clip`).
     axes : PublicAxes, optional
         Public axes that rows are mapped to before the transform. Then `weights` has one
         row for each axis.
@@ -137,7 +137,7 @@ class LinearHead:
         Returns
         -------
         ndarray of shape (n, n_classes), float64
-            Scores; NaN for rows that training masks.
+            Scores; NaN for rows that are not finite (`float_rows`).
 
         Raises
         ------
@@ -166,7 +166,7 @@ class LinearHead:
         Returns
         -------
         ndarray of shape (n, c)
-            Standard errors; NaN for rows that training masks.
+            Standard errors; NaN for rows that are not finite (`float_rows`).
 
         Raises
         ------
@@ -244,8 +244,8 @@ def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray of shape (k, n_features), float64
-        Transformed rows; NaN for rows that training masks because they are not finite,
-        possibly only in float32.
+        Transformed rows; NaN for rows that are not finite in float32, before or after
+        the transform. Training adds zero for them.
 
     Notes
     -----

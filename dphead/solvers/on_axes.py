@@ -10,8 +10,8 @@ from dphead.privacy.contract import Released
 from dphead.solvers.base import PlannedRelease, ProblemInfo, Request, Solver
 from dphead.solvers.head import LinearHead
 
-# Let r be the rows of a class times μ. A fit gets _FEW_AXES axes if r is below _FEW,
-# else _MORE_AXES; results/axes, on CIFAR-10.
+# Let r be the number of rows per class times μ. A fit gets _FEW_AXES axes if r is
+# below _FEW, else _MORE_AXES; results/axes, on CIFAR-10.
 _FEW, _FEW_AXES, _MORE_AXES = 20, 60, 200
 # No axes if r / sqrt(columns) is at least this: axes lost up to 4 points there; the
 # same table.

@@ -9,9 +9,9 @@ import numpy as np
 
 @contextmanager
 def own_settings() -> Iterator[Any]:
-    """Compute in float64, with dphead's settings of jax in place of the process's own.
+    """Compute in float64 with dphead's own settings of jax, and yield `jax.numpy`.
 
-    Some settings, such as strict types, would make a charged fit fail.
+    Some settings of the process, such as strict types, would make a charged fit fail.
     """
     import jax
 

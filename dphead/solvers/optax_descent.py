@@ -58,8 +58,8 @@ class OptaxDescent(GradientDescent):
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
         """Return the releases of `GradientDescent`.
 
-        Raises ValueError if the transformation needs more than gradient and weights, or
-        cannot take a step.
+        Raises ValueError as `GradientDescent.plan`, and if the transformation needs
+        more than gradient and weights or cannot take a step.
         """
         self.identity(facts)
         return super().plan(facts)

@@ -33,7 +33,7 @@ class PublicPrior:
     Raises
     ------
     ValueError
-        If the weights are not finite or not two-dimensional.
+        If the weights are not a matrix of finite numbers.
     """
 
     weights: InitVar[np.ndarray]

@@ -1,8 +1,8 @@
 """Implement the regression of one bounded target.
 
-With little noise, the target is one column of a noisy Gram matrix, which thus holds X'X
-and X'y. Otherwise, gradient steps on clipped residuals are preconditioned by a noisy
-Gram matrix of the features.
+The target is one column of a noisy Gram matrix, which thus holds X'X and X'y. If there
+is much noise (`_takes_steps`), gradient steps on clipped residuals replace this
+solution. A noisy Gram matrix of the features preconditions them.
 """
 
 from collections.abc import Generator
@@ -79,10 +79,10 @@ class RidgeRegression:
 
     Notes
     -----
-    If rows are unit rows of many features, noise is large (`_NOISY`), and no ridge is
-    given, the weights come from the steps w ← w + (A + λ)⁻¹ Σ r x. A is the noisy Gram
-    matrix of the centered features, and r x is a row's residual t - w·x times the row,
-    clipped.
+    The weights come from the steps w ← w + (A + λ)⁻¹ Σ r x if rows are centered unit
+    rows of at least 64 features, noise is large (`_NOISY`), and no ridge is given. A is
+    the noisy Gram matrix of the centered features, and r x is a row's residual t - w·x
+    times the row, clipped.
 
     Otherwise, G = [[A, c], [cᵀ, v]] is the noisy Gram matrix of centered rows (x,
     target_weight · row_norm · t), with the target t in [-1, 1]. A row and its target

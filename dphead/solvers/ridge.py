@@ -27,10 +27,9 @@ _GROWTH, _GROWTH_OF_TRACE = 1.25, 1e-12
 
 
 def spectral_edge(gram_sd: float, width: int) -> float:
-    """Return the largest eigenvalue of a matrix of symmetric noise.
+    """Return about the largest eigenvalue of a matrix of symmetric noise (Wigner).
 
-    This value depends on no data (Wigner). gram_sd is the standard deviation of the
-    noise on the diagonal.
+    gram_sd is the standard deviation of the noise on the diagonal.
     """
     return gram_sd * float(np.sqrt(2.0 * width))
 
@@ -54,8 +53,9 @@ def ridge_for(
 
     Notes
     -----
-    The rule is a share of the edge of the noise's spectrum. The share is below 1 if
-    negative eigenvalues are raised one by one, and above 1 for wide matrices.
+    The rule is 1e-4 n_rows plus a share of the edge of the noise's spectrum. The share
+    is below 1 if negative eigenvalues are raised one by one, and above 1 for wide
+    matrices.
     """
     if ridge is not None:
         return ridge * facts.n_rows
