@@ -68,8 +68,8 @@ def extract_options(dataset: str, features: str) -> str:
     """Return options of `dphead extract` for `mobilenetv2-128` or a ScatterNet.
 
     TB21's published code scales CIFAR-10's colors by ImageNet's public means and
-    deviations before the ScatterNet, which the paper does not say;
-    `scatternet-unscaled` does not.
+    deviations before the ScatterNet. The paper does not mention this.
+    `scatternet-unscaled` has unscaled colors.
     """
     if features == "mobilenetv2-128":
         weights = cache() / "weights" / "mobilenetv2_100.in1k.safetensors"
@@ -102,9 +102,10 @@ def facts_of(dataset: str, features: str) -> ProblemInfo:
 
 
 def images(dataset: str, folder: Path | None) -> Path:
-    """Return the path of a data set's images.
+    """Return the path of a data set's images in `folder`, or in the cache's images/.
 
-    Raises FileNotFoundError if they are in neither place.
+    The digits are written to the cache if they are missing. Raises FileNotFoundError if
+    other images are missing.
     """
     if dataset == "digits":
         path = cache() / "images" / "digits.npz"
@@ -122,7 +123,10 @@ def images(dataset: str, folder: Path | None) -> Path:
 
 
 def small_images(folder: Path | None) -> Path:
-    """Write CIFAR-10's first training images and all test images at a smaller size."""
+    """Return a file of CIFAR-10's first training and all test images, made smaller.
+
+    The file is written if it is missing.
+    """
     path = cache() / "images" / f"cifar10-{SMALL_SIDE}.npz"
     if not path.exists():
         parts = []
@@ -148,7 +152,8 @@ def _write_images(path: Path, x: np.ndarray, y: np.ndarray, split: np.ndarray) -
 def files(dataset: str, features: str, folder: Path | None = None) -> list[Path]:
     """Return the train and test features files, extracted if they are missing.
 
-    `load` normalizes groups.
+    Networks on pixels get files of images instead. Features named `-gN` are normalized
+    by `load`, not in the file.
     """
     if features == SMALL:
         return [small_images(folder)] * 2
@@ -187,7 +192,7 @@ def extract(source: Path, path: Path, options: str, n_classes: int = 10) -> None
 
 @lru_cache(maxsize=1)
 def load(dataset: str, features: str, file: Path | None = None) -> Loaded:
-    """Load features as float32, from the user's file if there is one."""
+    """Return features as float32, from the user's file if there is one."""
     if file is None:
         paths = files(dataset, features)
         train, test = (load_features(path, memory=0) for path in paths)

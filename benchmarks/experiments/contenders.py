@@ -13,9 +13,9 @@ Step = Callable[[], Any]
 
 
 def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """Return one `release` of a fit with many: begin, sum, noise, commit.
+    """Return a step that makes one `release` of a fit: begin, sum, noise, commit.
 
-    Rows are kept as a fit keeps them.
+    Rows are kept in memory, as a fit keeps them.
     """
     from dphead.data.arrays import ArrayRows
     from dphead.privacy.contract import ReleaseSpec
@@ -48,7 +48,7 @@ def dphead(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
 
 
 def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """Return a jitted gradient without privacy. Its data are on the device."""
+    """Return a step that computes a jitted gradient without privacy, on the device."""
     import jax
     import jax.numpy as jnp
 
@@ -61,7 +61,7 @@ def jax_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
 
 
 def jax_privacy(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """Return jax_privacy's clipped_grad in microbatches of 500 rows, with noise."""
+    """Return a step of jax_privacy's clipped_grad in parts of 500 rows, with noise."""
     import jax
     import jax.numpy as jnp
     from jax_privacy.clipping import clipped_grad  # pyright: ignore[reportMissingImports]
@@ -127,7 +127,7 @@ def opacus(x: np.ndarray, y: np.ndarray, w: np.ndarray, ghost: bool) -> Step:
 
 
 def sklearn_plain(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Step:
-    """Return ten iterations of scikit-learn's L-BFGS without privacy, as ten steps."""
+    """Return a call of scikit-learn's L-BFGS without privacy: ten steps (`PART`)."""
     import warnings
 
     from sklearn.linear_model import LogisticRegression

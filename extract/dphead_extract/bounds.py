@@ -30,7 +30,7 @@ def size_of(path: Path) -> int:
 def read_plain(path: Path) -> bytes:
     """Return the bytes of a regular file.
 
-    Raises FileNotFoundError for a pipe or a device, because reading it might never end.
+    Raises FileNotFoundError for any other path: reading a pipe might never end.
     """
     if not is_plain(path):
         raise FileNotFoundError(path)

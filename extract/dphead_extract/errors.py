@@ -12,7 +12,7 @@ class FormatError(ValueError):
 
 
 class ExtractError(FormatError):
-    """Report images, weights or options that extraction cannot use.
+    """Report a source, weights or options that extraction or import cannot use.
 
     The command line exits with code 2.
     """

@@ -134,7 +134,7 @@ class ExtractOptions:
             self.backbone = replace(self.backbone, pixels=pixels)
 
     def opened(self) -> Source:
-        """Open the source, and set test images apart if `holdout` declares them."""
+        """Return the opened source, with a split "test" if `holdout` declares one."""
         # imports pyarrow, which `dphead extract --help` does not need
         from dphead_extract.sources.opening import open_source
 

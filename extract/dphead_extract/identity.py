@@ -53,13 +53,14 @@ def identify(
         The rows of the shard.
     n_rows : int
         Total number of rows of all shards.
-    seen : (n,) uint64
-        Digests of the shard's images under the index's key.
+    seen : (n, forms) uint64
+        Digests of the shard's n readable images (`ImageIndex.digests`). Empty without
+        an index.
 
     Returns
     -------
     Identity
-        The id, salt and digests that all files of the same images share.
+        The data set; its id, salt and digests may be None.
 
     Raises
     ------
@@ -136,7 +137,7 @@ def _overlaps(
 
 
 def check_images(overlaps: list[Overlap], people: People) -> None:
-    """Raise ExtractError if images belong to a data set with a different ledger."""
+    """Raise ExtractError if a notable overlap is with a data set of another ledger."""
     for other in overlaps:
         if other.notable:
             try:

@@ -146,7 +146,8 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
     Raises
     ------
     UnreadableImage
-        If the file is damaged, or the meaning of its samples is not certain.
+        If the file is damaged or of an unsupported format, or if the meaning or range
+        of its samples is not known.
     """
     try:
         return _read(data, lambda image, own: _decoded(image, own, declared))
@@ -338,7 +339,8 @@ def to_uint8(values: np.ndarray, declared: PixelRange | None = None) -> np.ndarr
     Booleans are black and white, and floating-point numbers go from 0 to 1 unless an
     intensity is declared.
 
-    Raises UnreadableImage for an unsupported dtype, or values outside the range.
+    Raises UnreadableImage for an unsupported dtype, for numbers without a known range,
+    and for values that are not finite or outside the range.
     """
     kind, bits = values.dtype.kind, 8 * values.dtype.itemsize
     if values.dtype == np.uint8:
@@ -381,7 +383,7 @@ def _levels(
 
 
 def sample_bits(data: bytes) -> int:
-    """Return the bits of a file's gray samples if they are more than 8, else 8.
+    """Return the bits of a file's gray integer samples if more than 8, else 8.
 
     The file must be one that `decode_image` reads.
     """

@@ -157,7 +157,7 @@ class ImageIndex:
         return int.from_bytes(digest.digest(), "little")
 
     def digests(self, forms: Sequence[np.ndarray]) -> list[int]:
-        """Return the digests of an image's forms; the first one is canonical."""
+        """Return _FORMS digests of an image's forms; the first one is canonical."""
         found = [self.digest(form) for form in forms]
         return (found + found[:1] * _FORMS)[:_FORMS]
 
@@ -173,10 +173,11 @@ class ImageIndex:
             self._grow(dataset_id, digests)
 
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
-        """Add images to a data set's entry, and store them as a part of it first.
+        """Add images to a data set's entry. The caller holds the lock.
 
-        When one of two data sets grows, a notable overlap can fall below _NOTABLE.
-        Therefore notable overlaps are marked first. The caller holds the lock.
+        If the entry already has other images, its notable overlaps are marked first,
+        because they can fall below _NOTABLE when it grows. The images of each command
+        are then also stored as a part.
         """
         before, own = self.images(dataset_id), _split(digests)[0]
         if len(before) and not _contains(before, _canonical(own, self._aliases())):
@@ -292,10 +293,10 @@ class ImageIndex:
 
     @contextmanager
     def declaring(self) -> Iterator[None]:
-        """Block new charges of this home while `settle` binds it to this index.
+        """Do nothing. dphead's indexes override this method.
 
-        Here this does nothing. dphead's indexes override it, and raise an error if the
-        index must not record people.
+        Theirs block new charges of the home while `settle` binds it to the index, and
+        raise an error if the index must not record people.
         """
         yield
 
@@ -643,8 +644,9 @@ def recognized(overlaps: list[Overlap], begun: str | None = None) -> str | None:
 def _make_private(folder: Path) -> None:
     """Make the folder of the index, which only its owner can read.
 
-    Raises NotWritable if the folder is read-only or of another user. Images that were
-    seen before would otherwise count as new, with a new ledger.
+    Raises NotWritable if the folder is read-only or of another user, or if a file has
+    its name. Images that were seen before would otherwise count as new, with a new
+    ledger.
     """
     try:
         missing = [one for one in (folder, *folder.parents) if not one.exists()]

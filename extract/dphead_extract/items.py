@@ -234,7 +234,8 @@ def name_of(item: Any) -> str | None:
     Raises
     ------
     FormatError
-        If the item is neither a string nor a number.
+        If the item is not text, bytes, a boolean, a whole number, or a float of at most
+        64 bits.
     """
     kind = type(item)
     if issubclass(kind, bytes):

@@ -52,10 +52,10 @@ def survey(
     index: ImageIndex | None = None,
     progress: RowProgress | None = None,
 ) -> Survey:
-    """Decode every image once, before anything is written.
+    """Return what the images of a source are like, before anything is written.
 
-    An unusable source can then be refused. With an `index`, the result has the images'
-    keyed digests.
+    Every image is decoded once, except in 8-bit arrays without an `index`. With an
+    `index`, the result has the keyed digests of the readable images.
     """
     found = Survey()
     whole = source.arrays is not None and source.arrays.dtype == np.uint8

@@ -114,12 +114,14 @@ class People:
         first: int = 0,
         split: str | None = None,
     ) -> People:
-        """Return the declaration of a features file of the same rows, else `self`.
+        """Return the declaration of the features file `path`, or `self` if it has none.
 
-        `groups` has the groups of rows from `first` on: of the rows of `split`, or of
-        all rows if the file lacks this split. Raises ExtractError if they differ from
-        the file's groups, unless `--people` declares the same id system. Also if
-        `--people` declares a different one, or if the file's people are not recorded.
+        The file has the same rows. `groups` has the groups of rows from `first` on: of
+        the rows of `split`, or of all rows if the file lacks this split.
+
+        Raises ExtractError if `--people` contradicts the file's declaration, or if the
+        file's people are not recorded in the index. Without `--people`, also raises it
+        if the groups differ from the file's.
         """
         theirs = same = None
         if path is not None:
@@ -261,9 +263,10 @@ class People:
         )
 
     def after_failure(self, given: str | None, drawn: str) -> str:
-        """Return how to repeat a command that recorded people, and wrote no file.
+        """Return how to repeat a command that recorded new people, and wrote no file.
 
-        `given` is the id that the user typed, or None. `keep` recorded `drawn`.
+        `given` is the id that the user typed, or None. `keep` recorded `drawn`. The
+        text is "" if the same command can be repeated.
         """
         if not self.new or given is not None:
             return ""
@@ -273,7 +276,7 @@ class People:
         )
 
     def check_ledger(self, dataset_id: str) -> None:
-        """Raise ExtractError if the data set's ledger differs from the declaration."""
+        """Raise ExtractError if the data set's ledger contradicts the declaration."""
         shares = self._ledger_of(dataset_id) == self._system_id()
         if self.new and shares:
             raise ExtractError(
@@ -323,7 +326,8 @@ class People:
         `rows` (`rows_name`) and the file's groups must be recorded. The data set must
         have the ledger that the declaration implies: a ledger of its own if `new`, else
         the ledger of the system. If `new`, the people must be recorded as new. If not,
-        they may have been recorded as new and merged later.
+        they may have been recorded as new and merged later. The result is also True
+        without an index or an id system.
         """
         if self.index is None or self.system is None:
             return True
@@ -378,7 +382,7 @@ class People:
 
 
 def joined_to(index: ImageIndex, dataset_id: str) -> list[str]:
-    """Return the data sets whose ledger counts another one's people (`People.join`)."""
+    """Return the shared data sets that a data set's people joined (`People.join`)."""
     if not index.knows(dataset_id):  # without people, a read makes no key
         return []
     mark = np.array([index.mark("part", dataset_id)], np.uint64)

@@ -118,8 +118,8 @@ def extract(
 ) -> Summary:
     """Extract features of every image of the source into `options.output`.
 
-    Each image is decoded twice: first to check it, then for its features. Call this
-    again to resume.
+    The images are checked first (`survey`), then decoded again for their features. Call
+    this again to resume.
 
     Parameters
     ----------
@@ -146,7 +146,8 @@ def extract(
         different configuration. Later, if features are not finite, or the images differ
         from the images of same_data_as. The unfinished file is then removed.
     ResumableError
-        If the disk is full.
+        If a file cannot be written, such as on a full disk, or if an image became
+        unreadable after it was checked.
     """
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
@@ -253,13 +254,13 @@ def _loop_settings(
 
 
 def _usual_workers(device: torch.device) -> int:
-    """Return this process's share of the cores, or at most 8 with a GPU."""
+    """Return this process's share of the cores, and at most 8 with a GPU."""
     share = (os.cpu_count() or 1) // _per_host("LOCAL_WORLD_SIZE", 1)
     return max(1, share if device.type == "cpu" else min(share, _GPU_WORKERS))
 
 
 def _per_host(variable: str, default: int) -> int:
-    """Return a number from torchrun's environment, such as LOCAL_RANK."""
+    """Return a number of torchrun's environment, such as LOCAL_RANK, or `default`."""
     return int(os.environ.get(variable, default))
 
 
@@ -342,7 +343,7 @@ def _declared_input(
 def _check_images(
     found: Survey, source: Source, options: ExtractOptions, backbone: Backbone
 ) -> None:
-    """Compare the results of the first pass with the options.
+    """Refuse a source that contradicts the options, by the results of the first pass.
 
     Raises
     ------

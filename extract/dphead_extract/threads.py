@@ -27,14 +27,13 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
     A new thread takes over torch's number of threads only when torch first splits an
     operation. A matrix product before that uses as many threads as there are cores.
     Without this pool, a thread's first batch was rounded differently from later batches
-    of the same images
-    (`extract/threads::the_first_batch_has_the_bits_of_later_ones`).
+    of the same images.
     """
     return ThreadPoolExecutor(workers, initializer=_alone)
 
 
 def _alone() -> None:
     """Set one torch thread in a new thread."""
-    # initialize torch in this thread now; later, it would undo the next line
+    # this call makes torch initialize the thread; later, that would undo the next line
     torch.get_num_threads()
     torch.set_num_threads(1)

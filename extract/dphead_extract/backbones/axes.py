@@ -1,8 +1,8 @@
-"""Project features on the directions in which the backbone's classes differ most.
+"""Compute the axes along which a backbone's own classes differ most.
 
-The axes depend only on the backbone's weights; no image may change the axes. A head
-needs noise in each direction of its features. With a small budget, the few directions
-that separate the classes best are therefore better than all directions
+The axes depend only on the backbone's weights; no image may change the axes. A private
+head has noise in each direction of its features. With a small budget, the few
+directions that separate the classes best are therefore better than all directions
 (benchmarks/results/ablation, "Class axes").
 """
 

@@ -228,7 +228,7 @@ class Backbone:
     mirror : bool
         Whether rows are means over an image and its mirror image.
     axes : (columns, features) tensor or None
-        Axes that the features are projected on (`on_axes`); None for no projection.
+        Axes that `module` projects the features on; None for no projection.
     weights : Path or None
         The local file or folder of weights; private.
     note : str

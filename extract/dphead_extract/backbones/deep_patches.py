@@ -157,7 +157,7 @@ class _PatchLayer(nn.Module):
         return F.unfold(maps / spatial_norms(maps), _SIDE).transpose(1, 2)
 
     def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
-        """Return PATCHES random patches, (PATCHES, channels * _SIDE**2).
+        """Return at most PATCHES random patches, (n, channels * _SIDE**2).
 
         Computing all patches would need nine times the memory of the maps.
         """
@@ -173,10 +173,7 @@ class _PatchLayer(nn.Module):
 
 
 def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
-    """Turn maps (1, channels, h, w) into the next layer's input.
-
-    Each side of the result is half as long.
-    """
+    """Return the next layer's input for maps (1, channels, h, w), with halved sides."""
     border = [_SIDE // 2] * 4  # reflect the border, so that each position has a patch
     found = layer(F.pad(maps, border, mode="reflect"))
     return signed_sqrt(F.avg_pool2d(found, 2))

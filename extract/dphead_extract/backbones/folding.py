@@ -21,9 +21,10 @@ _FOLD_TOLERANCE = 1e-3  # a choice, not measured
 def fold_batch_norm(model: nn.Module, input_shape: tuple[int, int, int]) -> nn.Module:
     """Return a copy of the model without the batch norms that follow a convolution.
 
-    The copy is in eval mode. Return the model itself if it has no such batch norm, or
-    if the copy's features differ by more than _FOLD_TOLERANCE on random inputs. For
-    example, features differ if a convolution's output is also used elsewhere.
+    The copy is in eval mode. Return the model itself if it has no such batch norm or
+    cannot be copied, or if the copy's features differ by more than _FOLD_TOLERANCE on
+    random inputs. They differ, for example, if a convolution's output is also used
+    elsewhere.
     """
     probe = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(1))
     try:

@@ -105,10 +105,10 @@ def _on_axes(module: nn.Module, axes: torch.Tensor) -> nn.Module:
 def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> None:
     """Raise ExtractError if a row's features depend on the other rows of its batch.
 
-    One person could then change the features of another person. Also if the module does
-    not run on these inputs, or features are not finite. The module is tested
-    in its present mode: a batch of rows, the same rows in reverse order among other
-    rows, and one row alone.
+    One person could then change the features of another person. The error is also
+    raised if the module does not run on these inputs, or if features are not finite.
+    The module is tested in its present mode: on a batch of random rows, on the same
+    rows in reverse order among other rows, and on one row alone.
     """
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(3, *input_shape, generator=draw)

@@ -118,7 +118,7 @@ def _file_sha256(path: Path) -> str:
 def _state_sha256(model: nn.Module) -> str:
     """Return the sha256 over names and values of a model's tensors.
 
-    The digest identifies weights that came from the hub, not from a file.
+    The digest identifies weights that do not come from one file.
     """
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
@@ -237,9 +237,10 @@ def _with_config(
 
 
 def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
-    """Return a model with weights of the hub or of a folder, or random weights.
+    """Return a model with weights of the hub or of a folder, else random weights.
 
-    `config` is the transform that config.json gives for local weights.
+    A file of weights is loaded later. `config` is the transform that config.json gives
+    for local weights.
     """
     timm = import_timm()
     # timm looks up the names of a hub ("hf-hub:owner/name") itself

@@ -36,7 +36,7 @@ _OWN = {
 
 
 def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
-    """Write the columns of several features files into one file.
+    """Write the features of several files side by side into one file.
 
     Each file's part of a row is divided by its Euclidean norm and by √k, for k files.
     An unreadable image is masked. Files are refused if only some of them could read an

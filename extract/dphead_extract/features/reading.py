@@ -222,7 +222,7 @@ def has_known_types(config: dict[str, Any]) -> bool:
 
 
 def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
-    """Open an HDF5 file without locks, and return whether it is complete.
+    """Return a features file, opened without locks, and whether it is complete.
 
     Raises FormatError if it is missing, not HDF5 or cut short, does not match its seal,
     or has columns in other files.

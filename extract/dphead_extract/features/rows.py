@@ -103,8 +103,8 @@ def group_ids(groups: Any, n_rows: int) -> GroupIds:
         Names of groups: strings or numbers, which get the same id in every format. A
         row with a missing value (None, NaN, pandas' NA, a masked item, "") is a group
         of one row. The value -1 names a group. Ids of a features file (`GroupIds`) are
-        returned unchanged. A rounded number gets the id of another person, without an
-        error.
+        returned unchanged. A rounded number would get the id of a different person:
+        refuse it by `check_exact` first.
     n_rows : int
         Number of rows.
 
@@ -213,7 +213,8 @@ def prepare_block(
     Returns
     -------
     dict
-        All columns. Labels outside the classes become -1, and invalid rows zero.
+        All columns. Labels outside the classes become -1, and the features of invalid
+        rows become zero.
 
     Raises
     ------

@@ -32,7 +32,8 @@ def write_seal(path: Path, columns: Iterable[_Extent], complete: bool) -> None:
 def read_seal(path: Path) -> bool:
     """Return whether the file is complete.
 
-    Raises FormatError if the file is not a features file, or was changed.
+    Raises FormatError if the file is not a features file, or was changed outside its
+    columns.
     """
     with open(path, "rb") as file:
         held = file.read(BYTES)

@@ -108,7 +108,8 @@ def blocks(file: FeaturesFile) -> Iterator[tuple[int, dict[str, np.ndarray], boo
     """Yield each block: its first row, its columns, and whether it is sound.
 
     A block is sound if its columns match its digest. Two blocks are read at a time,
-    because a digest takes longer than reading.
+    because a digest takes longer than reading. Raises FormatError if blocks lack a
+    digest, or cannot be read.
     """
     size = file.config["block_rows"]
     # otherwise a file without digests would pass without a check
@@ -191,7 +192,7 @@ def _labels(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _images(file: FeaturesFile) -> Iterator[_Problem]:
-    """Report images that occur in several rows.
+    """Yield a problem for each kind of repeated images.
 
     Rows of a table are not compared, because different people may have equal values.
     """
@@ -217,7 +218,7 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
 
 
 def _groups(file: FeaturesFile) -> Iterator[_Problem]:
-    """Report rows without a split, and groups named "NA" or in two splits.
+    """Yield problems of splits, and of groups named like a missing value, such as "NA".
 
     Rows of a group "NA" count as one person, so a group cap leaves most of them out.
     """

@@ -324,7 +324,8 @@ def _first_difference(
 ) -> tuple[str, Any, Any]:
     """Return the first key, in sorted order, with different values, and both values.
 
-    Keys of nested mappings are joined by dots, such as `transform.mean`.
+    Keys of nested mappings are joined by dots, such as `transform.mean`. Without a
+    difference, both values are None.
     """
     for key in sorted(set(theirs) | set(ours)):
         a, b = theirs.get(key), ours.get(key)

@@ -227,9 +227,9 @@ def _facts(table: TableFile, image: str, roles: dict[str, str]) -> list[Any]:
 def _agreed(classes: Classes, said: list[str] | None) -> Classes:
     """Return the declared classes, checked against the header's class names.
 
-    Labels in the table are indices into the header's names, which
-    --folder-names-are-public declares. Raises ExtractError if the declared names differ
-    from the header's.
+    Labels in the table are indices into the header's names. --folder-names-are-public
+    declares these names public. Raises ExtractError if the declared names differ from
+    the header's.
     """
     if said is None:
         return classes
@@ -253,7 +253,7 @@ def _split_of(file: Path, root: Path) -> str:
 
 
 def _cells(table: TableFile, names: Sequence[str | None]) -> Iterator[tuple[Any, ...]]:
-    """Yield the cells of some columns for each row; None for a column that is None."""
+    """Yield each row's cells in the named columns, and None where a name is None."""
     wanted = [name for name in names if name is not None]
     if not wanted:
         yield from [(None,) * len(names)] * table.n_rows

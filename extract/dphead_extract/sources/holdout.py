@@ -96,7 +96,10 @@ class Holdout:
         return ["train", "test"]
 
     def split(self, source: Source) -> Source:
-        """Return a source with the splits "train" and "test"."""
+        """Return a source with the splits "train" and "test" if a fraction is set.
+
+        Raises ExtractError as `split_names` does.
+        """
         names = self.split_names(source.group is not None, source.split_names)
         codes = self.codes(source.names, source.group, source.split)
         return replace(source, split=codes, split_names=names)

@@ -159,7 +159,7 @@ class Source(Roles):
     def decode(self, raw: np.ndarray | bytes | None) -> np.ndarray:
         """Return the decoded image, uint8 (H, W) or (H, W, 3).
 
-        Raises UnreadableImage.
+        Raises UnreadableImage if it cannot be decoded.
         """
         if raw is None:
             raise UnreadableImage(MISSING)
@@ -213,7 +213,7 @@ class Source(Roles):
     def image(self, row: int) -> np.ndarray:
         """Return the decoded image of one row, uint8 (H, W) or (H, W, 3).
 
-        Raises UnreadableImage.
+        Raises UnreadableImage if it cannot be decoded.
         """
         return self.decode(self.raw(row))
 

@@ -38,7 +38,7 @@ def open_source(
     columns: Columns | None = None,
     pixels: PixelRange | None = None,
 ) -> Source:
-    """Recognize a source and list its rows in their fixed order, decoding no image.
+    """Return the rows of a source in their fixed order, without decoding image files.
 
     Parameters
     ----------

@@ -144,12 +144,12 @@ def _holds_arrays(path: Path) -> bool:
 def open_embeddings(
     path: Path, columns: Columns, schema: Schema | None = None
 ) -> Table:
-    """Recognize a file of embeddings by its name and read its header.
+    """Return the table of a file of embeddings, whose kind its name shows.
 
     The features of an .npz, a .safetensors or a folder of .npy are an array. The
     features of other files are columns of numbers, or one column of lists. The column's
-    type or `columns.width` gives the length of a list. A list of another length is a
-    row that is not finite. With a schema, the features are its columns, encoded.
+    type or `columns.width` gives the length of a list. A list with a different length
+    becomes a row of NaN. With a schema, the features are its encoded columns.
 
     Raises
     ------
