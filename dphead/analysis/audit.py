@@ -55,7 +55,7 @@ class _AuditRecord:
     evidence : Evidence
         Noise and samples of all releases.
     alone : Evidence
-        Noise of the large releases without rows.
+        Noise of the releases of `NoiseAlone`.
     share : float
         Largest movement of a sum by the canary, divided by the sensitivity.
     broken : int
@@ -75,7 +75,7 @@ class _AuditRecord:
     def fit(
         self, fit: int, inside: bool, witness: Witness, transcript: Iterator[Seen]
     ) -> None:
-        """Read the releases of one fit."""
+        """Record the releases of fit number `fit`."""
         self.evidence.begin()
         allocated: list[float] = []
         world, epoch = int(inside), 1
@@ -113,7 +113,7 @@ class _AuditRecord:
             self.scores[world, fit] += float(logsumexp(ratios)) - math.log(epoch)
 
     def noise_alone(self, releases: NoiseAlone, inside: bool) -> None:
-        """Read one release of each large sum without rows."""
+        """Record the noise of one release of each sum of no rows."""
         self.alone.begin()
         for seen in releases:
             units, broken = seen.units()
@@ -247,7 +247,10 @@ def attack(
 
 
 def kinds_of_fits(solver: Solver, plan: Plan, problem: Problem) -> dict[Any, Seen]:
-    """Return the last release of each kind in a fit with the canary."""
+    """Return a fit's last release of each kind, by (label, name of the statistic).
+
+    The fit has the canary.
+    """
     facts, sums = plan.budgeted(problem.facts), Sums(problem.world(True))
     seen = transcript(solver, facts, uncharged(plan), NoiseSource(), sums)
     return {(one.spec.label, one.statistic.name): one for one in seen}

@@ -55,9 +55,10 @@ def recomputed_epsilon(
 
 
 def _gaussian_epsilon(mu: float, delta: float) -> float:
-    """Solve delta = Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu) for e.
+    """Return the epsilon of mu-GDP at `delta`, at least 0.
 
-    Source: Balle, Wang 2018, Theorem 8.
+    It is the root e of delta = Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu). Source:
+    Balle, Wang 2018, Theorem 8.
     """
 
     def excess(epsilon: float) -> float:
@@ -117,7 +118,7 @@ def _composed_epsilon(
 
 
 def _on_grid(place: np.ndarray, chances: np.ndarray, size: int) -> np.ndarray:
-    """Divide each probability between the two grid points beside its loss."""
+    """Return probabilities on a grid: each is divided between two adjacent points."""
     low = np.floor(place).astype(int)
     share = place - low
     row = np.bincount(low, chances * (1 - share), size)
@@ -127,7 +128,10 @@ def _on_grid(place: np.ndarray, chances: np.ndarray, size: int) -> np.ndarray:
 def _normal_cells(
     z: np.ndarray, means: Sequence[float], weights: Sequence[float]
 ) -> np.ndarray:
-    """Return normalized probabilities of the cells around points of an even grid."""
+    """Return a normal mixture's probabilities of cells around points of an even grid.
+
+    They are normalized, because the tails beyond the grid are cut off.
+    """
     edges = np.append(z, 2 * z[-1] - z[-2]) - (z[1] - z[0]) / 2
     chances = np.zeros(len(z))
     for mean, weight in zip(means, weights, strict=True):
@@ -141,7 +145,10 @@ def _normal_cells(
 def _poisson_batch(
     sigma: float, prob: float, direction: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (losses, probabilities) of one Poisson batch, in units of its noise."""
+    """Return (losses, probabilities) of one Poisson batch.
+
+    `direction` is "removed", "added" or "replaced".
+    """
     step = 1 / sigma
     z = np.linspace(-_TAILS - step, _TAILS + step, _OUTCOMES)
 

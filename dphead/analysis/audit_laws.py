@@ -45,7 +45,7 @@ def _two_sided(law: Any, value: Any) -> Any:
 
 
 def _bonferroni(ps: Any) -> float:
-    """Return the smallest p-value after Bonferroni's correction."""
+    """Return the smallest p-value after Bonferroni's correction; 1 if there is none."""
     ps = np.asarray(ps, float).ravel()
     return float(min(1.0, len(ps) * ps.min())) if len(ps) else 1.0
 
@@ -53,10 +53,10 @@ def _bonferroni(ps: Any) -> float:
 def _correlation(
     about: str, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> Iterator[LawResult]:
-    """Test the correlation of each pair of vectors of mean 0.
+    """Yield one test of the correlations of all pairs of vectors of mean 0.
 
-    The p-value is exact if one vector has independent normal entries of equal
-    deviation.
+    Without pairs, yield nothing. The p-value of a pair is exact if one vector has
+    independent normal entries of equal deviation.
     """
     ps, largest = [], 0.0
     for x, y in pairs:
@@ -90,7 +90,7 @@ class _Tails:
 def _normality(
     about: str, values: np.ndarray, tails: _Tails | None = None
 ) -> LawResult:
-    """Test the distribution, the tails and the largest of standard normal values.
+    """Return one test of the distribution, tails and largest of standard normal values.
 
     `tails` may also count values that are not in `values`.
     """
@@ -165,7 +165,7 @@ class _NoiseRecord:
         Parameters
         ----------
         noise : array
-            The noise, of the sum's shape.
+            The noise, of the sum's shape, in planned standard deviations.
         score : float or None
             Component of the noise along the difference of the two worlds' sums. None if
             the sums are equal.
@@ -199,7 +199,7 @@ class _NoiseRecord:
         return np.array(self.kept[:whole]).reshape(-1, releases, len(self.watched))
 
     def findings(self, releases: int) -> Iterator[LawResult]:
-        """Test the noise of `releases` releases per fit."""
+        """Yield all tests of this noise; a fit has `releases` releases of this kind."""
         yield from self._deviations(releases)
         yield from self._normalities()
         draws = np.array(self.kept)
@@ -262,7 +262,7 @@ class _NoiseRecord:
         yield LawResult("step of the noise", self.label, p, shown)
 
     def _deviations(self, releases: int) -> Iterator[LawResult]:
-        """Compare sums of squares with chi-squared, in several groupings."""
+        """Yield tests of the deviation: sums of squares, in several groupings."""
         lengths, n = np.array(self.lengths), len(self.lengths)
 
         def grouped(place: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -286,7 +286,7 @@ class _NoiseRecord:
             yield LawResult("deviation of the noise", about, p, shown)
 
     def _normalities(self) -> Iterator[LawResult]:
-        """Test values that are standard normal if the noise is correct."""
+        """Yield tests of values that are standard normal if the noise is correct."""
         lengths, law = np.array(self.lengths), chi2(self.entries)
         # use the smaller tail, which keeps its digits
         normal = np.where(
@@ -429,7 +429,7 @@ class Evidence:
         epoch_steps: int,
         has_canary: bool | None,
     ) -> None:
-        """Record a release's sample."""
+        """Record a release's sample; `has_canary` is None in the world without one."""
         step = self._numbers[kind] % epoch_steps
         self._numbers[kind] += 1
         uses = np.bincount(indices, minlength=self.slots)[: self.slots]

@@ -131,7 +131,8 @@ def _pickled(data: Any) -> bytes:
     """Return a data set's pickle, from which each run gets a new data set.
 
     `copy.deepcopy` would leave some values shared, such as arrays in the cells of a
-    DataFrame. A function that changes them could make both data sets equal.
+    DataFrame. A function that changes them could make both data sets equal. Raises
+    ValueError if runs would share the data set, or if it cannot be pickled.
     """
     try:
         found = pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
@@ -153,7 +154,8 @@ def _pickled(data: Any) -> bytes:
 def _numbers(output: Any) -> np.ndarray:
     """Return an output as a new vector of float64.
 
-    It is a copy, because a function can return one buffer in every run.
+    It is a copy, because a function can return one buffer in every run. Raises
+    ValueError if the output is not real and finite.
     """
     found = np.asarray(output)
     if found.dtype.kind not in "biuf":
@@ -195,7 +197,7 @@ def _attack(
     ]
     found = []
     for attack in attacks:
-        for sign in (1, -1):  # -1: the first data set's outputs are the rare ones
+        for sign in (1, -1):  # -1 swaps the data sets: the first is the one to detect
             known, new = (sign * attack(x)[::sign] for x in (first, last))
             found.append((*_thresholds(known, delta, error), new))
     *_, threshold, middle, scores = max(found, key=lambda each: each[:2])

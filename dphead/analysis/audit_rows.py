@@ -94,7 +94,7 @@ class Sums:
         used: np.ndarray,
         out: np.ndarray,
     ) -> np.ndarray:
-        """Add the statistics of a block to `out`."""
+        """Add the statistics of a block to `out`, and return the result."""
         way = way_of(ask.statistic)
         # padding has index -1, which would stand for the last slot
         placed = self.source.placed[rows.index] & used

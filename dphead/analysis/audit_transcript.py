@@ -28,7 +28,7 @@ from dphead.sums.verified import VerifiedSum
 
 # Chosen, not measured.
 SHARED_ROWS = 15  # rows beside the canary; the other slots have no class
-# entries of large releases without rows: 64 x 8, and 24 x 25 / 2 of a symmetric sum
+# sizes of the sums of `NoiseAlone`: 64 x 8 entries, and 24 x 25 / 2 of a symmetric sum
 _ALONE_FEATURES, _ALONE_CLASSES, _ALONE_SYMMETRIC = 64, 8, 24
 # norm of the canary in clip norms: a shorter canary would not detect missing clipping
 _CANARY_NORM = 10.0
@@ -213,7 +213,7 @@ class Seen:
         """
         value = np.ascontiguousarray(self.released.value)
         unit = self.statistic.unit(self.spec.clip_norm, self.params.transform.append)
-        # sums of audits are below 2**51, so that these numbers are the released ones
+        # sums of audits are below 2**51, so this rounds to the released integers
         units = np.rint(value / unit) + 0.0  # no negative zero
         broken = (units * unit).view(np.int64) != value.view(np.int64)
         return units, int(np.count_nonzero(broken))

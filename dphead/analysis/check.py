@@ -223,8 +223,8 @@ def _of_backbone(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             "Use --normalize local, synthetic, group, unit or none",
         )
     mean = transform.get("mean")
-    # Fixed filters have an empty digest of weights, and no mean belongs to them. The
-    # pixels of a fine-tuned network have no digest.
+    # Fixed filters have the digest "", and need no mean. A fine-tuned network's images
+    # are recorded without a digest, and their mean is compared.
     fixed = facts.get("weights_sha256") == ""
     if mean is not None and (fixed or tuple(mean) not in _PUBLIC_MEANS):
         yield (
@@ -323,7 +323,7 @@ def about_classes(
 
 
 def _measure_classes(report: dict[str, Any]) -> str:
-    """Explain how to measure each class.
+    """Return advice on how to measure each class.
 
     Only `auto`, without group means, can release the accuracy of each class.
     """
@@ -343,7 +343,7 @@ def _name_unshown(report: dict[str, Any], classes: list[int]) -> str:
 
 
 def help_missed(report: dict[str, Any]) -> str:
-    """Name the changes that can help a fit that misses a class."""
+    """Return text that names the changes that can help a fit that misses a class."""
     settings = report["method"]["settings"]
     balanced = settings.get("balanced")
     options = "--balanced, " if balanced is False else "--method auto --balanced, "

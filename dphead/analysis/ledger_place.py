@@ -92,7 +92,7 @@ def named(path: str, folder: Path) -> str:
     if path == IN_MEMORY or is_on_server(path):
         return path
     starts = {"~": os.path.expanduser("~")}
-    with suppress(LedgerError):  # without DPHEAD_HOME, the ledger has its own path
+    with suppress(LedgerError):  # an invalid DPHEAD_HOME holds no ledger
         starts = {_HOME: str(ledger_home()), **starts}
     for name, start in starts.items():
         inside = os.path.relpath(path, os.path.realpath(start))
@@ -120,7 +120,7 @@ def places_of(book: Ledger) -> list[str]:
     place, merged = book.meta(MOVED), book.meta(MERGED)
     places = [] if place is None else [place]
     if merged is not None and not any(map(_is_there, places)):
-        with suppress(LedgerError):  # without DPHEAD_HOME
+        with suppress(LedgerError):  # an invalid DPHEAD_HOME holds no ledger
             places.append(str(default_ledger_path(merged)))
     return [*filter(_is_there, places)]
 

@@ -155,6 +155,8 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> FinishedRun:
     ValueError
         If the run did not finish. If the file is not a report of a known schema, or
         contradicts its releases, the ledger, the head or the ledger copy.
+    LedgerError
+        If the ledger is damaged or cannot be read.
     """
     path = Path(path)
     folder = path if path.is_dir() else None
@@ -415,7 +417,7 @@ def _ledger_fits(
                 "to use the path in the report."
             )
         return None, None, None
-    # do not show a server's URL: it belongs to all data sets of the server
+    # a server's URL names all ledgers of the server: the data set selects one
     on_server = is_on_server(given)
     book = Ledger(
         path, report["data"].get("dataset_id") if on_server else None, read_only=True

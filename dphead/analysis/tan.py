@@ -13,7 +13,7 @@ MIN_SIGMA = 2.0
 
 
 class _Tan(NamedTuple):
-    """Hold the total amount of noise of a run.
+    """Hold a run's total amount of noise, and its epsilon by it.
 
     Attributes
     ----------

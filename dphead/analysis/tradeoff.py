@@ -231,7 +231,7 @@ def true_positive_rates(
     *,
     replaced: bool | None = None,
 ) -> np.ndarray:
-    """Return the largest true-positive rates of any membership-inference attack.
+    """Return upper bounds on the true-positive rates of membership inference.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def comparisons(relation: str) -> list[bool]:
 def detection_limits(
     events: Sequence[GaussianEvent], relation: str
 ) -> dict[bool, float]:
-    """Bound the true-positive rate at FALSE_POSITIVE_RATE for each comparison.
+    """Return upper bounds on the true-positive rate at FALSE_POSITIVE_RATE.
 
     The keys are the values of `comparisons`. The default comes first.
     """
@@ -382,7 +382,7 @@ def max_advantage(
     *,
     replaced: bool = False,
 ) -> float:
-    """Return the largest true-positive minus false-positive rate of any attack.
+    """Return an upper bound on the true- minus the false-positive rate of any attack.
 
     Parameters
     ----------

@@ -388,7 +388,7 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     if not is_features_file(which):
         return [Ledger(which, read_only=not write)]
     if has_home() and not own:
-        people_index()  # refuses a store that does not have the home's id systems
+        people_index()  # raises an error if another store has the home's id systems
     with open_features(which) as file:
         dataset_id = counted_in(file.dataset_id)
     path = default_ledger_path(dataset_id) if own else ledger_path(None, dataset_id)

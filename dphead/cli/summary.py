@@ -168,7 +168,7 @@ def _unprotected(report: dict[str, Any]) -> str:
 
 
 def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[str]:
-    """State the expected accuracy, the accuracy on test rows, and weak classes."""
+    """Yield lines on the expected accuracy, the accuracy on test rows, and classes."""
     expected, things = report["expected_accuracy"], f"{name_unit_in(report)}s"
     publish = ": may be published" if report["guarantee"]["private"] else ""
     if expected is not None:
@@ -226,7 +226,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
 def _classes(
     report: dict[str, Any], test: dict[str, Any] | None
 ) -> dict[str, list[str]]:
-    """Return the test rows' recall and mistakes of each class, if there are few."""
+    """Return the sections Classes and Mistakes of test rows; {} for many classes."""
     if test is None or not test["confusion"]:
         return {}
     names = report["data"]["class_names"]

@@ -224,7 +224,7 @@ def _simulate(
     Describe the full run by the images and options of `dphead finetune`, or by a run's
     run.toml (--config). Give its noise multiplier, batch size and steps. The total
     amount of noise stays constant. Each cheap run would spend a very large epsilon, so
-    this command refuses private images.
+    the images must be declared public (--public-rows).
 
     \b
     dphead tan simulate --config run/run.toml --public-rows --factors 4,8

@@ -141,7 +141,7 @@ class Number(click.ParamType):
         self.low, self.high, self.infinite, self.words = low, high, infinite, words
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value as a number, or raise a usage error if it is invalid."""
+        """Return the number or the word, or raise a usage error if it is invalid."""
         number = self.parsed(value)
         inside = number is not None and self.low <= number <= self.high
         # a number with thousands of digits parses as inf, but is not one

@@ -187,10 +187,10 @@ def capped(
     group_cap: int | None,
     group_mean: bool,
 ) -> tuple[np.ndarray, GroupMeans | None]:
-    """Return each slot's label for training (n,), and the means that replace rows.
+    """Return each slot's label or label set for training, and the means of rows.
 
-    The means are None if the fit uses the rows themselves. Then rows beyond the cap of
-    their group get the label -1.
+    The means replace the rows. They are None if the fit uses the rows themselves: then
+    rows beyond the cap of their group get the label -1, in `y` itself.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ def padded(index: np.ndarray, x: np.ndarray, y: np.ndarray, rows: int) -> Block:
     missing = rows - len(index)
     if missing:
         index = np.concatenate([index, np.full(missing, -1)])
-        # zeros that nobody reads take no memory
+        # the system allocates no memory for zeros that are never read
         x, given = np.zeros((rows, x.shape[1]), np.float32), x
         x[: len(given)] = given
         y = np.concatenate([y, np.full((missing, *y.shape[1:]), -1, y.dtype)])

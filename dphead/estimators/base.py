@@ -57,11 +57,11 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     """Fit a private linear head on features.
 
     The fitted head is (epsilon, delta)-differentially private: no outcome is more than
-    exp(epsilon) times as likely with a row as without it, up to a probability delta. At
-    epsilon = 1, delta = 1e-5 and a 1 % false-positive rate, membership inference
-    detects at most 1.98 % of training rows if the fit without a row uses no other row
-    in its place, and at most 3.68 % if it does. `dphead account` prints these bounds
-    for any epsilon.
+    exp(epsilon) times as likely with a row as without it, or the reverse, up to a
+    probability delta. At epsilon = 1, delta = 1e-5 and a 1 % false-positive rate,
+    membership inference detects at most 1.98 % of training rows if the fit without a
+    row uses no other row in its place, and at most 3.68 % if it does. `dphead account`
+    prints these bounds for any epsilon.
 
     The head of a private fit depends on the values of rows only through noisy releases.
     A row with NaN, infinity or a value beyond float32 adds zero to every sum.
@@ -204,7 +204,10 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     def _on_axes(
         self, X: Any, data: TrainingData
     ) -> tuple[TrainingData, ChosenAxes | None]:
-        """Return the data on public axes, and the axes; `data` if there are none."""
+        """Return the data on public axes, and the choice of axes.
+
+        Without axes, the data are unchanged. The choice is None without `axes_from`.
+        """
         (public,) = as_arrays(self.axes_from)
         with all_or_none(data.hosts):
             if public is not None:

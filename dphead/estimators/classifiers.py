@@ -358,7 +358,8 @@ class DPHeadClassifier(DPClassifier):
     def load(cls, folder: str | Path) -> Self:
         """Return the fitted classifier of a run folder, for predictions.
 
-        The classifier has no settings of the method. A new fit would use the defaults.
+        The classifier does not have the fit's settings of the method. A new fit would
+        use those of its preset, or the defaults.
 
         Parameters
         ----------

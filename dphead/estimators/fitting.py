@@ -117,7 +117,8 @@ class PrivateEstimator(BaseEstimator):
     An estimator and all its clones form a family. In a process, a family gets most
     warnings only once (`is_news`).
 
-    A `Ledger` holds an open file. Clones share it, and pickling drops it.
+    A `Ledger` holds an open file. Clones share it, and a pickled copy opens it again by
+    its path.
 
     Parameters
     ----------
@@ -244,7 +245,10 @@ class PrivateEstimator(BaseEstimator):
         return tags
 
     def _new_rows(self, x: Any) -> Any:
-        """Return checked rows. After a fit without privacy, NaN is an error."""
+        """Return checked rows.
+
+        With an infinite epsilon, raises ValueError for rows that are not finite.
+        """
         check_is_fitted(self)
         (x,) = map(dense, as_arrays(x))
         finite = not self.__sklearn_tags__().input_tags.allow_nan
@@ -347,7 +351,7 @@ class PrivateEstimator(BaseEstimator):
         return result
 
     def _confirmed_delta(self, n_rows: int) -> str:
-        """Return a warning about a delta of 1/n or more, or "".
+        """Show and return a warning about a delta of 1/n or more, or return "".
 
         Raises ValueError for such a delta unless `allow_large_delta` is set.
         """
@@ -490,7 +494,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         save: Callable[[Path, Any, dict[str, Any]], str],
         facts: dict[str, Any],
     ) -> None:
-        """Write a run folder. The function `save` writes the head or the network."""
+        """Write a run folder. The function `save` writes the head or the network.
+
+        Raises ValueError for a fold of `cross_validate`, and as `check_folder` and
+        `beside_others` do.
+        """
         if vars(self).get("_is_fold"):
             raise ValueError(
                 "a classifier of `cross_validate` has no run of its own, because one "

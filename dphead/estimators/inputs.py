@@ -276,7 +276,7 @@ def _facts(estimator: Any, n_rows: int, n_features: int, n_classes: int) -> Prob
 
 
 def require_target(y: Any) -> None:
-    """Raise scikit-learn's error for a missing y."""
+    """Raise ValueError, in scikit-learn's words, if y is None."""
     if y is None:
         raise ValueError(
             "This estimator requires y to be passed, but the target y is None. Pass "
@@ -538,9 +538,11 @@ def _listed(x: Any) -> np.ndarray:
 def given_rows(x: Any, vocabulary: int | None) -> np.ndarray:
     """Return rows for a network as an array, checked by dtype and shape only.
 
-    uint8 are images, floats are other rows, and with a vocabulary integers are tokens.
-    A list has no dtype. Its items become floats, because one item would decide the
-    dtype of all others. No value of a row is read.
+    With a vocabulary, rows are integer tokens. Without one, they are images of uint8,
+    or floats. A list has no dtype. Its items become floats, because one item would
+    decide the dtype of all others. No value of a row is read.
+
+    Raises ValueError for other dtypes and shapes, masked arrays and lists of arrays.
     """
     (x,) = as_arrays(x)
     if isinstance(x, np.ma.MaskedArray):
@@ -550,7 +552,7 @@ def given_rows(x: Any, vocabulary: int | None) -> np.ndarray:
         )
     has_dtype = hasattr(x, "dtype") or hasattr(x, "iloc")
     if not has_dtype and any(hasattr(row, "dtype") for row in x):
-        # one of them would decide whether all are images
+        # the dtype of one array would affect all rows
         raise ValueError(
             "rows must be one array, got a list of arrays. Use `np.stack(rows)`, or "
             "`torch.stack`."

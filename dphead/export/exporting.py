@@ -97,6 +97,8 @@ def export(
         If `to` is unknown, or `out` is a file or is not empty. If the run folder holds
         no finished run, was modified, or cannot be exported to this format. If the
         written files give different scores; they are removed then.
+    ModuleNotFoundError
+        If a package that writes the format is not installed.
     """
     run, out = Path(run), Path(out)
     if to not in FORMATS:
