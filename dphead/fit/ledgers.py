@@ -541,10 +541,10 @@ def _check_seen(place: str | Path) -> None:
     raise LedgerError(
         f"The ledger {place} is a file, and DPHEAD_LEDGER leads to a server, so the "
         "other members of the team would not count its fits. Nothing was charged or "
-        "set. Drop --ledger, so that the server's ledger is charged, or name it for "
-        "arrays: `Ledger(NAME)`, with the name that `dphead ledger show` prints. If "
-        "the file has a budget or fits of this data set, type `dphead ledger move` "
-        "with its path first."
+        "set. Drop --ledger to charge the server's ledger. For arrays, pass "
+        "`Ledger(NAME)` with the name that `dphead ledger show` prints. If the file "
+        "has a budget or fits of this data set, first type `dphead ledger move` with "
+        "its path."
     )
 
 

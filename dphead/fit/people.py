@@ -212,7 +212,7 @@ def _check_merge(
             raise LedgerError(
                 f"The ledger {source.path} belongs to the id system "
                 f"{declared['system']!r}, not {people.system!r}. Type dphead ledger "
-                f"people {declared['system']}."
+                f"people {declared['system']} FILE."
             )
         if source.meta("group_cap") == "null" and target.meta("group_cap") is None:
             raise LedgerError(

@@ -99,8 +99,8 @@ def epsilon_by(
     mu = total_mu(events)
     if accountant == "zcdp" and mu is None:
         raise ValueError(
-            "The accountant zcdp needs full batches, got Poisson batches. Use the "
-            "accountant pld or rdp."
+            "The accountant zcdp needs full batches, got Poisson batches or allocated "
+            "rows. Use the accountant pld or rdp."
         )
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
@@ -139,9 +139,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     ----------
     Balle, Wang 2018, Theorem 8.
     """
-    require(
-        epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon, "Change it."
-    )
+    require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon, "Use 1.")
     check(delta)
     if math.isinf(epsilon):
         return math.inf

@@ -219,8 +219,8 @@ def make_plan(
         )
     if group_mean and group_cap is None:
         raise ValueError(
-            "`--group-mean` (`group_mean`) needs `--group-cap`. Use 1 if a group has "
-            "one class, or 2 if it has two."
+            "`--group-mean` (`group_mean`) needs `--group-cap` (`group_cap`). Set the "
+            "cap to the number of classes that a group has, such as 1."
         )
     wanted = solver.plan(target.budgeted(facts))
     sigmas = [0.0] * len(wanted) if np.isinf(epsilon) else _calibrated(wanted, target)

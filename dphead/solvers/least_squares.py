@@ -131,7 +131,8 @@ class LeastSquares:
             raise ValueError(
                 f"The ridge 'stein' and `--error-bars` need at most {_MOST_COLUMNS} "
                 f"columns and no `--class-grams`, got {width} columns"
-                f"{' and class_grams' * self.class_grams}. Drop these settings."
+                f"{' and class_grams' * self.class_grams}. Drop 'stein' and "
+                "`--error-bars`."
             )
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         m, clip = facts.n_classes, self.feature_clip

@@ -45,8 +45,8 @@ class Groups:
             system = json.loads(kept)
             raise LedgerError(
                 f"The ledger {ledger.path} belongs to the id system "
-                f"{system['system']}, which is not declared here for these rows. "
-                "Nothing was charged. Type `dphead ledger people "
+                f"{system['system']}, and the groups of these rows are not declared "
+                "as its ids. Nothing was charged. Type `dphead ledger people "
                 f"{system['system']} FILE{' --new-people' * system['new']}` with the "
                 "features file of these rows."
             )
@@ -79,7 +79,8 @@ class Groups:
         if kept and not common:
             raise LedgerError(
                 f"The groups in the ledger {ledger.path} were recorded under another "
-                "key of people, so dphead cannot compare them. On a team's server, "
-                "copy the key in $DPHEAD_HOME/people from a member who has fitted. "
+                "key of people than the one in this DPHEAD_HOME, so dphead cannot "
+                "compare them. If the ledger is on a team's server, copy the key in "
+                "$DPHEAD_HOME/people from a member who has charged fits to it. "
                 f"{todo}"
             )

@@ -127,8 +127,8 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     theirs, own = ids[0], ids[-1]
     if None in ids or {*ids[:-1]} != {theirs} or theirs == own:
         raise LedgerError(
-            "Only ledgers of different data sets can be merged, got the data sets "
-            f"{', '.join(map(str, ids))}."
+            "A merge needs ledgers of one data set and a target of another one, got "
+            f"the data sets {', '.join(map(str, ids))}. Choose another target."
         )
     check_merge(sources, target)
     # Fix relation, unit and budget first, so that no later fit makes the merge fail.
@@ -195,7 +195,7 @@ def _check_kinds(books: Sequence[Ledger]) -> None:
         if len(kinds) > 1:
             raise LedgerError(
                 f"Ledgers with fits of another {key.replace('_', ' ')} cannot be "
-                f"merged, got {' and '.join(kinds.values())}."
+                f"merged, got {' and '.join(kinds.values())}. Keep the ledgers."
             )
 
 

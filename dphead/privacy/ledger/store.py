@@ -322,8 +322,8 @@ class LedgerFile:
         if AWAITS in found and but != AWAITS:
             raise LedgerError(
                 "A member of the team moves a ledger here, and its charges are not "
-                "here yet. Nothing was charged or set. That member repeats the command "
-                "`dphead ledger move` that was interrupted."
+                "here yet. Nothing was charged or set. Ask that member to repeat the "
+                "interrupted command `dphead ledger move`."
             )
 
     def count_fits(self) -> int:

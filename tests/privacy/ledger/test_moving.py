@@ -141,7 +141,7 @@ def test_all_ledgers_of_a_data_set_are_merged_or_none(books, tmp_path):
     before = [one.facts() for one in (*books, two)]
     with pytest.raises(LedgerError, match="another relation cannot be merged"):
         merge([one, two], target)
-    with pytest.raises(LedgerError, match="Only ledgers of different data sets"):
+    with pytest.raises(LedgerError, match="A merge needs ledgers of one data set"):
         merge([one, Ledger(tmp_path / "c.sqlite", "c")], target)
     assert [one.facts() for one in (*books, two)] == before
 
@@ -185,7 +185,7 @@ def test_a_merged_ledger_takes_no_charge_and_is_counted_once(books, tmp_path):
             use()
     with pytest.raises(LedgerError, match="already moved"):
         merge([source], Ledger(tmp_path / "c.sqlite", "c"))
-    with pytest.raises(LedgerError, match="Only ledgers of different data sets"):
+    with pytest.raises(LedgerError, match="A merge needs ledgers of one data set"):
         merge([target], Ledger(tmp_path / "copy.sqlite", "b"))
 
 
