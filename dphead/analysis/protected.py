@@ -148,12 +148,11 @@ def recognizes_rows(data: dict[str, Any]) -> bool:
     """Return whether dphead recognizes fits on the same rows under another data set id.
 
     `data` is a report's entry "data". Rows are recognized by their images, if the index
-    has them, or by declared people. A report of an earlier version has no
-    `images_known`, so its images count as not recognized.
+    has them. Declared people are not enough, because a copy of the rows may not declare
+    them. A report of an earlier version has no `images_known`, so its images count as
+    not recognized.
     """
-    if data.get("dataset_id") is None:
-        return False
-    return data.get("people") is not None or data.get("images_known") is True
+    return data.get("dataset_id") is not None and data.get("images_known") is True
 
 
 def about_copies(report: dict[str, Any]) -> str | None:
@@ -161,12 +160,15 @@ def about_copies(report: dict[str, Any]) -> str | None:
 
     The text has no period at its end.
     """
-    if recognizes_rows(report["data"]):
+    data, where = report["data"], "under another data set id or in another ledger"
+    if recognizes_rows(data):
         return None
+    # the data sets of an id system share one ledger, except those of new people
+    if (people := data.get("people")) is not None and not people["new"]:
+        where = f"outside the id system {people['system']}"
     return (
-        f"dphead may not recognize fits on the same {name_unit_in(report)}s under "
-        "another data set id or in another ledger. They add to the fits of this "
-        "ledger, and no total includes them"
+        f"dphead may not recognize fits on the same {name_unit_in(report)}s {where}. "
+        "They add to the fits of this ledger, and no total includes them"
     )
 
 

@@ -37,12 +37,10 @@ from dphead.fit.ledgers import (
     charging,
     data_set_of,
     default_ledger_path,
-    fix_budget,
     image_index,
     ledger_home,
     note_ledger,
     noted_ledgers,
-    open_ledger,
     read_known,
 )
 from dphead.privacy.atomic_write import ForeignFile
@@ -312,26 +310,34 @@ def test_a_named_ledger_needs_no_home(features, tmp_path, monkeypatch):
     assert dphead("check", tmp_path / "run").code == 0
 
 
-@pytest.mark.parametrize("rows", ["images", "unknown images", "imported", "people"])
+@pytest.mark.parametrize(
+    "rows", ["images", "unknown images", "imported", "people", "new people"]
+)
 def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, rows):
-    """An index must have the images, or the people must be declared."""
+    """Declared people are not enough: a copy of the rows may declare none."""
     more = OF_IMAGES if "images" in rows else {"group": [str(i) for i in range(240)]}
     features, run = features_file(tmp_path / "f.h5", **more), tmp_path / "run"
     if rows == "images":
         indexed(features)
-    elif rows == "people":
-        fitted("ledger", "people", "clinic", features, "--new-people")
+    elif "people" in rows:
+        new = ["--new-people"] if rows == "new people" else []
+        fitted("ledger", "people", "clinic", features, *new)
     unit = ("--group-cap", 1) if "group" in more else ()
-    fix_budget(open_ledger(None, id_of(features)), 3.0, 1e-5)
+    fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
     report = fit(features, run, "--epsilon", 1, "--delta", 1e-5, *unit)
-    recognized = rows in ("images", "people")
-    assert report["data"]["images_known"] == (rows == "images")
+    recognized = rows == "images"
+    assert report["data"]["images_known"] == recognized
     card = words((run / "report.html").read_text())
     assert ("One ledger counts all fits; a limit" in card) == recognized
     counted = "Other fits from the same data are counted" in report["statement"]
     assert counted == recognized
     written = guarantee_of(run, read_known(run), {"class_names": []})
     assert (written["budget_of_all_fits"] is not None) == recognized
+    outside = "may not recognize fits on the same rows outside the id system clinic."
+    checked = words(dphead("check", run).out)
+    assert [outside in text for text in (report["statement"], checked)] == [
+        rows == "people"
+    ] * 2
 
 
 def test_images_of_a_file_are_known_only_if_this_home_has_read_all_of_them(

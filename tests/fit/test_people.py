@@ -681,7 +681,7 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(
     said = words(dphead("check", run).out)
     assert "spent (delta 0.001) in 2 fits" in said
     assert "now, with 1 more fits: the ledger's plain sum is now epsilon" in said
-    assert "not counted" not in said and "another ledger" not in said
+    assert "not counted" not in said and "fits in another ledger" not in said
     if merged.url is None:
         assert read_run(run, merged.path).fits == read_run(run).fits
     head.save(tmp_path / "late")
@@ -690,7 +690,9 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(
     assert f"by the id system {clinic}" in late["statement"]
     assert OWN not in json.dumps(late) and late["data"]["dataset_id"] == system
     said = words(dphead("check", tmp_path / "late").out)
-    assert "spent (delta 0.001) in 2 fits" in said and "another ledger" not in said
+    assert (
+        "spent (delta 0.001) in 2 fits" in said and "fits in another ledger" not in said
+    )
     if merged.url is None:
         monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "elsewhere"))
     else:  # the file names a place that cannot be read
@@ -708,7 +710,7 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     fitted("fit", one, "-o", tmp_path / "run", *FIT, "--ledger", place)
     copy = shutil.copytree(tmp_path / "run", tmp_path / "for/publication")
     assert (read_known(copy).limit or {})["path"] == str(place)
-    assert "another ledger" not in words(dphead("check", copy).out)
+    assert "fits in another ledger" not in words(dphead("check", copy).out)
     two = made(tmp_path, "two", 60, "--people", clinic)
     charge_groups(two)
     module.declare_people(one, clinic, False)

@@ -222,10 +222,12 @@ def test_a_report_without_a_line_on_known_images_counts_no_fits_on_copies(folder
     del report["data"]["images_known"]
     assert not counts_all_fits(report)
     report["data"]["people"] = {"system": "clinic", "new": False}
+    assert not counts_all_fits(report)
+    report["data"]["images_known"] = True
     assert counts_all_fits(report)
     in_memory = {"ledger": report["ledger"] | {"path": ":memory:"}}
     assert not counts_all_fits(report | in_memory)
-    report["data"] |= {"images_known": True, "dataset_id": None}
+    report["data"]["dataset_id"] = None
     assert not counts_all_fits(report)
 
 
