@@ -65,7 +65,7 @@ CARD_COMMANDS = (
 )
 HOME = "~/.local/share/dphead"  # printed instead of this run's folder of ledgers
 WIDTH = 80
-PROGRESS = re.compile(r"^.* \(\d+ s\)\n", re.MULTILINE)  # on a busy machine
+PROGRESS = re.compile(r"^.* \(\d+ s\)\n", re.MULTILINE)  # lines of a slow command
 BLOCK = re.compile(r"(<!-- tour: ([a-z0-9 -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -374,7 +374,7 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
     if ledger["path"] == ":memory:" or not named:
         yield Finding(
             "other fits uncounted",
-            f"there is no {'ledger on disk' if named else 'dataset id'}, so only "
+            f"there is no {'ledger on disk' if named else 'data set id'}, so only "
             f"{'this fit is' if ledger['fits'] == 1 else 'fits of one ledger are'} "
             "counted",
             "Other fits on the same rows add to this epsilon without being counted",

@@ -311,7 +311,8 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
             count = row.pop("count")
             row.pop("mu")
             if type(count) is not int or not 1 <= count <= MOST_RELEASES:
-                raise ValueError(f"the count {count!r} is not a whole number in range")
+                text = f"the count {count!r} is not a whole number from 1 to "
+                raise ValueError(f"{text}{MOST_RELEASES}")
             specs += [ReleaseSpec(**row)] * count
         guarantee = (
             g["target_epsilon"],

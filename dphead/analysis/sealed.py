@@ -161,7 +161,7 @@ def read_sealed(
         if facts["format"] != _FORMAT:
             raise ValueError(
                 f"{folder / name}.json has format {facts['format']}, but this version "
-                f"of dphead reads format {_FORMAT}. Update dphead."
+                f"of dphead reads format {_FORMAT}. Use the version that wrote it."
             )
         found = (hashlib.sha256(held).hexdigest(), _digest(facts))
         if tuple(facts[key] for key in _DIGESTS) != found:

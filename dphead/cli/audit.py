@@ -113,7 +113,7 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
 
     By default, a network is trained for one step, on all rows.
     """
-    rest = (os.curdir, *rest)  # no rows are read
+    rest = (os.curdir, *rest)  # stands for FEATURES or IMAGES, which are not read
     if network is None:
         from dphead.planning.methods import make_method
 

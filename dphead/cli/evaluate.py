@@ -71,8 +71,8 @@ class _Asked:
         """
         if self.columns.features and not embeddings:
             raise ValueError(
-                "--columns features=... names the columns of a file of embeddings, got "
-                f"{self.source}. Drop features=...."
+                "--columns features=NAME is for a file of embeddings, got "
+                f"{self.source}. Drop features=NAME."
             )
         return self.columns
 

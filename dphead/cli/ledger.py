@@ -84,8 +84,9 @@ def _move(source: Any, url: str) -> None:
         )
     if server.is_on_server(source):
         raise ValueError(
-            f"SOURCE must be a file, got {source}. A ledger does not move from one "
-            "server to another: its images would stay."
+            f"SOURCE must be a file, got {source}. A ledger cannot move from one "
+            "server to another, because its images would stay. Type a ledger file or a "
+            "features file."
         )
     (book,) = _open(source, write=True, own=True)
     target = move_ledger(book, url)

@@ -183,8 +183,8 @@ class PrivateEstimator(BaseEstimator):
         if "_ledger" not in vars(self):
             raise AttributeError(
                 "`ledger_` exists only after `fit`, only on process 0 of several, and "
-                "in a pickled copy only if `ledger` was a path. Read the ledger and "
-                "save the head on process 0."
+                "not in a pickled copy of a fit with a ledger in memory. Read the "
+                "ledger and save the head in the process that fitted, on process 0."
             )
         if isinstance(self._ledger, str):
             if not (is_on_server(self._ledger) or os.path.isfile(self._ledger)):

@@ -104,7 +104,9 @@ def export(
     if to not in FORMATS:
         raise ValueError(f"--to {to} is not a format. Use one of {', '.join(FORMATS)}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} exists. Choose a new or an empty folder with -o.")
+        raise ValueError(
+            f"{out} is a file or is not empty. Choose a new or an empty folder with -o."
+        )
     path = None if weights is None else Path(weights)
     trained, finished = _read(run, path, model)
     form = _format(to, trained.kind)

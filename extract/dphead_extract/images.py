@@ -156,7 +156,7 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
     except UnidentifiedImageError as error:
         reason = "not an image of a supported format and layout"
         raise UnreadableImage(reason) from error
-    # Pillow raises many kinds for broken files, bombs included
+    # Pillow raises many types for damaged files, and for images beyond its size limit
     except Exception as error:
         raise UnreadableImage(type(error).__name__) from error
 

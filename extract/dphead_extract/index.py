@@ -32,6 +32,7 @@ _NOTED = "noted"  # an index with this file has a file of sizes
 ALIASES = "aliases"
 # Ending of a data set's entry of marks. A mark names a block of rows with all images in
 # the index, or a data set that shared notably many images before one of the two grew.
+# Two more marks say whether an entry is partial (`is_partial`).
 _MARKS = ".blocks"
 _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. The user
@@ -286,7 +287,7 @@ class ImageIndex:
         The other images of such a data set were never added to this index.
         """
         marks = self._stored(dataset_id + _MARKS)
-        if not len(marks):  # a read makes no key
+        if not len(marks):  # a read must not create the key
             return False
         kinds = [self.mark(kind, dataset_id) for kind in ("partial", "whole")]
         return [kind in marks for kind in kinds] == [True, False]

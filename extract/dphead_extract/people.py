@@ -383,7 +383,7 @@ class People:
 
 def joined_to(index: ImageIndex, dataset_id: str) -> list[str]:
     """Return the shared data sets that a data set's people joined (`People.join`)."""
-    if not index.knows(dataset_id):  # without people, a read makes no key
+    if not index.knows(dataset_id):  # a read must not create the key
         return []
     mark = np.array([index.mark("part", dataset_id)], np.uint64)
     return [one.dataset_id for one in index.overlaps(mark)]

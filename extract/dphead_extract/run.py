@@ -189,7 +189,7 @@ def extract(
             people.keep(writer.dataset_id, rows, part.group)
         overlaps: list[Overlap] = []
         if options.index is not None:
-            # before the first row, so a run that ends early has its images here
+            # before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)
             overlaps = options.index.overlaps(seen, but=writer.dataset_id)
         done_before, began = writer.next_row, time.perf_counter()

@@ -209,7 +209,7 @@ def test_embeddings_are_read_as_those_of_the_heads_model(tmp_path):
     given = ("predict", run, tmp_path / "named.npz", "--columns", "features=emb")
     assert fitted(*given).out == done.out
     said = refusal("predict", run, features, "--columns", "features=emb")
-    assert "names the columns of a file of embeddings, got" in said
+    assert "is for a file of embeddings, got" in said
 
 
 def test_attested_embeddings_pass_the_check(tmp_path):

@@ -31,7 +31,7 @@ from dphead_extract.normalization import EPSILON, signed_sqrt, spatial_norms
 from dphead_extract.synthetic import N_SYNTHETIC, dead_leaves, synthetic_images
 from dphead_extract.threads import one_thread
 
-SEED = 0  # seed of the patches; the images have a different seed
+SEED = 0  # seed of the patches; `SYNTHETIC_SEED` is that of the images
 # side of a patch (positions of a map), number of filters, and positions along an axis
 # of the output; benchmarks/results/ablation, "Patches of maps"
 _SIDE, FILTERS, _PLACES = 3, 512, 3
