@@ -32,7 +32,7 @@ from dphead.solvers.base import ProblemInfo
 from dphead.sums.cpu import CpuSums
 from dphead.sums.verified import VerifiedSum
 
-_EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # same as in our tables; chosen
+_EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # as in benchmarks/results; chosen
 _DRAWS = 3  # number of splits and noise draws; chosen
 # One look-alike row in _HELD_OUT_SHARE is held out for the measurement, and at most
 # _MOST_HELD_OUT rows; chosen.

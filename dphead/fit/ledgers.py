@@ -419,7 +419,7 @@ class Elsewhere:
     budget : dict or None
         As `Ledger.budget`, or epsilon and delta as noted if the ledger is missing.
     overlap : Overlap or None
-        Images shared with another data set. None for the same data set.
+        Images shared with a different data set, if they led to this ledger.
     shares : bool
         Whether the ledger is that of a different data set that shares the run's ledger.
     """
@@ -488,7 +488,7 @@ def check_alone(
     """
     _check_server(own, team_url())
     for other in other_ledgers(dataset_id, own):
-        if other.fits is None:  # also one that another home has moved
+        if other.fits is None:  # another home may have moved it to a different server
             _check_server(other.path, team_url(), notes_path(other.dataset_id))
         if other.budget is not None:
             limit = f"epsilon={as_declared(other.budget['epsilon'])}"
@@ -528,7 +528,7 @@ def _remedy(other: Elsewhere) -> str | None:
 
 
 def _forget(other: Elsewhere) -> str:
-    """Return what removes a ledger without fits from the known ledgers."""
+    """Return words that say how to remove a ledger from the known ledgers."""
     if other.path in noted_ledgers(other.dataset_id):
         return f"remove its line from {notes_path(other.dataset_id)}"
     return "remove its file"  # a default ledger has no line
@@ -936,7 +936,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
 
 
 def _is_told(name: str, folder: Path, paths: Sequence[str], run: FinishedRun) -> bool:
-    """Return whether a ledger that a report names needs no line of the report.
+    """Return whether a ledger that a report names is known or counted already.
 
     It is one of `paths`, or the ledger that now counts the run has all its charges.
     """

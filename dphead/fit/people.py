@@ -125,13 +125,13 @@ def declare_people(
                 # so that no other home can charge fits of different groups to it
                 if ledger.meta(MOVED) is None and ledger.meta(PEOPLE) is None:
                     _fix(ledger, people, compared[dataset_id])
-            note_ledger(book.path, counts, book)  # if it is a link
+            note_ledger(book.path, counts, book)  # notes the file behind a link
             # the shared ledger has groups of several data sets
             groups = compared[dataset_id] if new else None
             _fix(book, people, groups)
             if merged:
                 merge(merged, book)
-                note_ledger(book.path, counts, book)  # with its budget now
+                note_ledger(book.path, counts, book)  # notes the merged budget
         if merging:
             people.join(dataset_id)
     return book, [ledger.path for ledger in merged]

@@ -125,8 +125,8 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
     Raises
     ------
     ValueError
-        If the folder holds a finished run, or the path is a file. If a folder has the
-        name of a file of the run.
+        If the folder holds a finished run, or the path is a file. If a folder in it has
+        an ending of the run's files (_ENDINGS).
     OSError
         If there is too little disk space, or the path is not writable.
     """

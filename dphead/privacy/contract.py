@@ -16,7 +16,7 @@ from dphead.privacy.accounting.events import check_pair
 from dphead.privacy.predictions import IntegerWeights, integer_weights
 from dphead.privacy.statistic_base import Params, Statistic, check_whole
 
-# Returns whether a pass already has the rows of a block's slots (`Rows.blocks`).
+# Function that returns whether a pass has the rows of a block's slots (`Rows.blocks`).
 Known = Callable[[np.ndarray], bool]
 
 

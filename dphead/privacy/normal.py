@@ -221,8 +221,7 @@ class Tail:
 def definition(tail: Tail, sd: float) -> int:
     """Return ⌊sd·x + 1/2⌋ for x = −Φ⁻¹(p) ≥ 0: a draw without its sign.
 
-    The result is the number of boundaries (j + 1/2)/sd, j = 0, 1, ..., below x. A wrong
-    first guess only costs time.
+    The result is the number of boundaries (j + 1/2)/sd, j = 0, 1, ..., below x.
     """
     while tail.digits < 2**63:
         tail.extend()

@@ -119,8 +119,8 @@ class Centering:
             ChannelMoment(facts.n_classes, 2),
             Params(replace(centered, append=0.0)),
         )
-        # mean squares over their own mean, which is 1 / n_features for unit rows
-        # n_rows is the noisy count, so only used rows are averaged
+        # Mean squares over their own mean, which is 1 / n_features for unit rows. This
+        # n_rows may be the noisy count, so that only used rows are averaged.
         over_mean = facts.n_features / n_rows
         relative = over_mean * answer.value[:, 0]
         noise = over_mean * answer.noise_sd

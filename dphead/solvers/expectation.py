@@ -17,10 +17,11 @@ from dphead.solvers.centering import rows_that_count
 from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 
-# Overfitting: the gap between training rows and new rows (`_overfit`). "expected" is a
-# table in benchmarks/results; its "What overfitting costs" is the source. Constant and
-# powers of the shift of margins, in standard deviations. They come from fits of five
-# sets of features on 1,077 to 50,000 rows, measured on different training rows.
+# Overfitting: the gap between training rows and new rows (`_overfit`). The source is
+# the table "expected" in benchmarks/results, section "What overfitting costs". The
+# first four numbers are a constant and powers of the shift of margins, in standard
+# deviations. They come from fits of five sets of features on 1,077 to 50,000 rows,
+# measured on different training rows.
 _MARGIN_SHIFT = 1.6
 _SHIFT_POWER_OF_LENGTH, _SHIFT_POWER_OF_ROWS = 0.75, -0.2
 _SHIFT_POWER_OF_WRONG = 0.15

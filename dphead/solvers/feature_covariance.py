@@ -69,8 +69,8 @@ class DPFC:
     ridge : float, optional
         λ, in units of the mean Gram matrix. None sets λ from the noise.
     gram_share : float or None, default 0.15
-        Fraction of the budget (μ²) spent on the Gram matrix. Gradients share the
-        remaining part. None gives every release the same noise, as in FC23.
+        Fraction of the budget (μ²) for the Gram matrix, of the part that centering
+        leaves. Gradients share the rest. None gives both the same noise, as in FC23.
     gram_intercept : bool, default True
         Whether the Gram matrix includes the appended constant. If False, only the
         gradients include the constant, so the noise of the Gram matrix does not grow

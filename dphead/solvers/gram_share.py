@@ -4,9 +4,8 @@ The rule uses public numbers only. Let λ be the ridge, W the weights, E the noi
 and F the noise of the sums. Noise moves W by (G + λI)⁻¹ (F - E W). An entry of E W has
 the standard deviation sd_G ||w|| / sqrt(2) for a column w of W. An entry of F has sd_S.
 Let s be the share of mu² for G, and m the number of classes. Centered sums have m - 1
-directions.
-The squared error is proportional to ||W||² / (2 s) + (m - 1) / (1 - s), with its
-minimum at
+directions. The squared error is proportional to ||W||² / (2 s) + (m - 1) / (1 - s),
+with its minimum at
 
     s / (1 - s) = ||W|| / sqrt(2 (m - 1)).
 

@@ -78,9 +78,9 @@ class LeastSquares:
         λ, in units of the mean Gram matrix. None sets λ from the noise. "stein" sets λ
         by Stein's unbiased risk estimate of the released sums (`SpectralRidge`).
     gram_share : float, "rule" or None, default "rule"
-        Fraction of the budget (μ²) spent on the Gram matrix. "rule" uses
-        `gram_share.gram_share`, or 0.35 with `class_grams`. None gives every release
-        the same noise.
+        Fraction of the budget (μ²) for the Gram matrix, of the part that centering
+        leaves. "rule" uses `gram_share.gram_share`, or 0.35 with `class_grams`. None
+        gives the Gram matrices and the class sums the same noise.
     class_grams : bool, default False
         Also release the per-class Gram matrices Ã_j, as FC23 does. These matrices take
         a third of the budget and gain little.

@@ -40,8 +40,8 @@ class Newton:
     ridge : float, optional
         λ, in units of the mean Hessian. None sets λ from the noise.
     hessian_share : float, default 0.2
-        Fraction of the budget (μ²) spent on the Hessians. Gradients get the remaining
-        part.
+        Fraction of the budget (μ²) for the Hessians, of the part that centering leaves.
+        Gradients get the rest.
 
     Notes
     -----

@@ -121,7 +121,10 @@ class JaxSums:
             return jnp.asarray(out) + added.addressable_data(0)
 
     def _placed(self, weights: IntegerWeights | None) -> tuple[Any, np.float64]:
-        """Return weights w and their step. The last weights stay on the device."""
+        """Return w and step of the weights, zeros without weights.
+
+        The last w stays on the device for the next block.
+        """
         if weights is None:
             return np.zeros((1, 1), np.int16), np.float64(0.0)
         if self._weights[0] is not weights:

@@ -149,7 +149,7 @@ def row_norms(params: Params, block: Block) -> np.ndarray:
 def largest_norm(ask: SumTask, block_sum: BlockSum) -> float:
     """Return the largest norm before clipping, or 0 without rows.
 
-    Use it for fits without privacy only.
+    Use it for fits without noise only.
     """
     assert ask.rows is not None
     largest = 0.0

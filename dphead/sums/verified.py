@@ -89,7 +89,7 @@ class VerifiedSum:
         return self if len(statistics) == 1 else _OnePass(self, statistics)
 
     def largest_norm(self, task: SumTask) -> float:
-        """Return the largest norm before clipping, for fits without privacy."""
+        """Return the largest norm before clipping, for fits without noise."""
         if self._parts is not None:  # each process must take part in each command
             return self._parts.largest_norm(task, self.block_sum)
         if task.indices is not None:

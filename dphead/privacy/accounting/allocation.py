@@ -69,8 +69,9 @@ def epoch_losses(
     if ratio is None:
         return nothing
     unseen, seen = ratio
-    # Under P, probabilities of one ratio are multiplied by the ratio: E_Q[R f(R)] =
-    # E_Q[W_1 f(R)] (proofs/allocation.md, step 3). So no error is multiplied by it.
+    # P is the first distribution of the pair, Q the second. Under P, only probabilities
+    # of W_1, one ratio, are multiplied by it: E_Q[R f(R)] = E_Q[W_1 f(R)]
+    # (proofs/allocation.md, step 3). A factor R would multiply the errors of all.
     if direction == "removed":
         sums = composed(self_composed(unseen, steps - 1), seen)
     else:

@@ -19,7 +19,7 @@ UNIT_ROUNDOFF = 2.0**-53  # relative rounding error of one float64 operation
 # The constants below are chosen, not measured. The first three trade tightness for time
 # and memory. Omitted probability is charged as an infinite loss.
 TAIL_MASS = 1e-15  # probability cut at each end of a composition
-_CHERNOFF_ORDERS = (1, 2, 3, 5, 8, 13, 20)  # of the Chernoff bound for these ends
+_CHERNOFF_ORDERS = (1, 2, 3, 5, 8, 13, 20)  # orders of the bound that finds these ends
 MAX_GRID_POINTS = 2**23  # points of a composition, 67 MB; beyond, losses are infinite
 LOOP_POINTS = 2**18  # points of the longest array that a loop in Python sums
 

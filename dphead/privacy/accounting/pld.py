@@ -59,7 +59,7 @@ _MAX_TERMS = 4_000_000
 # Entries of a table of terms: 512 KB, which fit a core's cache. An epsilon took 1.2 to
 # 1.4 times as long with 32 MB (times not stored).
 _TABLE_ENTRIES = 2**16
-DIRECTIONS = {  # zero_out: a removed row adds zero if it is sampled
+DIRECTIONS = {  # under zero_out, a removed row keeps its slot and adds zero
     "zero_out": ("removed", "added"),
     "add_remove": ("removed", "added"),
     "replace_one": ("replaced",),  # its reverse has the same losses

@@ -96,7 +96,7 @@ def _announce(source: Ledger, target: Ledger) -> None:
 def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     """Add all fits of a data set's ledgers to the ledger of another data set.
 
-    The sources are then closed for charges. The same call also finishes an interrupted
+    The sources are closed for charges first. The same call also finishes an interrupted
     merge.
 
     Parameters

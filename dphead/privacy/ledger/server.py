@@ -149,7 +149,7 @@ def _not_a_place() -> LedgerError:
 
 
 def team_url() -> str | None:
-    """Return the URL of the team's ledgers (DPHEAD_LEDGER), or None if it is empty.
+    """Return the URL of the team's ledgers (DPHEAD_LEDGER), or None if it is not set.
 
     Raises LedgerError if it is set to something else, such as a file.
     """
@@ -496,7 +496,7 @@ def _index_schema(table: Table) -> Iterator[Any]:
 
 
 def _append_only(table: Table, names: str, where: str) -> Iterator[Any]:
-    """Yield the statements that make a table, and the view of it that clients see."""
+    """Yield the statements that make an append-only table and its view for clients."""
     yield CreateTable(table)
     yield from map(CreateIndex, table.indexes)
     yield text(

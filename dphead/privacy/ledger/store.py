@@ -44,11 +44,11 @@ from dphead.privacy.ledger.schema import (
 MOVED = "moved"  # key of the place that a ledger was moved to
 AWAITS = "awaits"  # key of a digest of the ledger that moves to this one
 MERGED = "merged"  # key of the data set that a closed ledger was merged into
-GROUPS = "groups"  # with the name of a secret key: digest of the groups (`Groups`)
+GROUPS = "groups"  # begins the key of a digest of groups, before a secret key's name
 PEOPLE = "people"  # key of the declared id system, stored as JSON
-COUNTS = "counts"  # with the id of a merged data set, whose fits this ledger counts
+COUNTS = "counts"  # begins the key of a merged data set, before the data set's id
 IDENTITY = "identity"  # key of a random id of the file, kept with its note
-SUM = "sum"  # key in a ledger that counts the fits of several ledgers
+SUM = "sum"  # key in a ledger whose total is a plain sum (`Ledger.is_sum`)
 IN_MEMORY = ":memory:"  # SQLite's name of a database in memory
 # Errors of SQLite if a file or a disk fails. The last one means that a damaged file has
 # text that is not UTF-8.
