@@ -19,6 +19,7 @@ from dphead.analysis.protected import (
     made_of_images,
     name_unit_in,
     parts_of,
+    recognizes_rows,
 )
 from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import explain_damage
@@ -466,8 +467,8 @@ def notes(run: FinishedRun) -> list[str]:
         )
     if unshown_classes(run.report) is None:
         found.append(f"{UNTOLD}. {_measure_classes(run.report)}")
-    if (copies := about_copies(run.report)) is not None:
-        found.append(copies)
+    if not recognizes_rows(run.report["data"]):
+        found.append(about_copies(run.report))
     return found
 
 

@@ -155,14 +155,18 @@ def recognizes_rows(data: dict[str, Any]) -> bool:
     return data.get("dataset_id") is not None and data.get("images_known") is True
 
 
-def about_copies(report: dict[str, Any]) -> str | None:
-    """State that fits on copies of a report's rows may be uncounted, or return None.
+def about_copies(report: dict[str, Any]) -> str:
+    """State which fits on copies of a report's rows may be uncounted.
 
     The text has no period at its end.
     """
     data, where = report["data"], "under another data set id or in another ledger"
     if recognizes_rows(data):
-        return None
+        return (
+            "dphead recognizes these images in another source only if it read all "
+            "images of that source with the same DPHEAD_HOME or team's server. Fits on "
+            "other copies are not known"
+        )
     # the data sets of an id system share one ledger, except those of new people
     if (people := data.get("people")) is not None and not people["new"]:
         where = f"outside the id system {people['system']}"

@@ -17,7 +17,6 @@ from dphead.analysis.protected import (
     NETWORK,
     about_people,
     budget_is,
-    counts_all_fits,
     is_vague,
     kind_of,
     made_of_images,
@@ -139,13 +138,12 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
         limits = tradeoff.detection_limits(plan.events(), plan.relation)
         return tradeoff.detection(limits, f"this {kind_of(report)}", unit)
     exact = ledger["total_accountant"] == "exact"
-    where = "" if counts_all_fits(report) else " in this ledger"
-    what = f"all {n_fits} fits{where}, none chosen by the results of another,"
+    what = f"all {n_fits} fits in this ledger, none chosen by the results of another,"
     total = (ledger["total_epsilon"], ledger["delta"])
     if budget_is(ledger) == "guarantee":
         limit = ledger["budget"]
         budget = as_declared(limit["epsilon"])
-        what = f"all fits{where} that the budget of epsilon {budget} allows"
+        what = f"all fits in this ledger that the budget of epsilon {budget} allows"
         total = (limit["epsilon"], limit["delta"])
     limits = tradeoff.limits_of_total(*total, plan.relation, exact=exact)
     return tradeoff.detection(limits, what, unit)

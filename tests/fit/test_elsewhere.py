@@ -90,7 +90,7 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     assert "charged to the ledger fresh.sqlite" in said
     assert "1 fit, in this ledger only" in said
     card = (tmp_path / "two/report.html").read_text()
-    assert "One ledger counts all fits" not in card
+    assert "One ledger counts all known fits" not in card
     own = first["ledger"]["path"]
     assert report["tuning"] == "NOT ACCOUNTED"
     assert report["ledger"]["elsewhere"] == [
@@ -328,7 +328,7 @@ def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, 
     recognized = rows == "images"
     assert report["data"]["images_known"] == recognized
     card = words((run / "report.html").read_text())
-    assert ("One ledger counts all fits; a limit" in card) == recognized
+    assert ("One ledger counts all known fits; a limit" in card) == recognized
     counted = "Other fits from the same data are counted" in report["statement"]
     assert counted == recognized
     written = guarantee_of(run, read_known(run), {"class_names": []})

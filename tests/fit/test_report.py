@@ -177,7 +177,7 @@ def test_the_statement_says_who_is_protected_and_how(relation, tmp_path):
         "are not protected",
         "may be published",
         "book.sqlite",
-        "plain sum of these fits so far is epsilon = 1 at",
+        "plain sum of the fits in this ledger so far is epsilon = 1 at",
     ):
         assert part in text, part
     assert ("400" in text) == (relation != "add_remove")
@@ -193,9 +193,9 @@ def test_the_statement_says_which_number_holds_for_all_fits_together(tmp_path):
         name: built(ledger=book)["statement"]
         for name, book in (("free", free), ("kept", kept))
     }
-    assert "for all these fits is epsilon = 3 at delta = 1e-06." in text["kept"]
+    assert "all fits in this ledger is epsilon = 3 at delta = 1e-06." in text["kept"]
     assert "The sum itself is no guarantee" in text["kept"]
-    assert "only if" not in text["kept"]
+    assert "guarantee only if" not in text["kept"]
     assert "No budget was fixed" in text["free"]
     assert "only if no fit's settings were chosen" in text["free"]
     assert all("plain sum of" in t and "total" not in t for t in text.values())
@@ -207,7 +207,7 @@ def test_the_statement_says_that_fits_on_copies_of_the_rows_may_be_uncounted(tmp
     book.set_budget(3.0, 1e-6)
     for known in (True, False):
         text = built(ledger=book, known=known, epsilon=0.5)["statement"]
-        counted = ("Other fits from the same data are counted", "for all these fits is")
-        limited = ("may not recognize fits on the same images", "in this ledger is")
+        counted = ("Other fits from the same data are counted", "only if it read all")
+        limited = ("may not recognize fits on the same images", "sqlite are counted.")
         assert [part in text for part in counted] == [known] * 2
         assert [part in text for part in limited] == [not known] * 2
