@@ -38,10 +38,12 @@ noise draws, with the number of draws in parentheses. The papers tuned their set
 these data and did not count these trials (FC23: 200 trials per reported figure). Their
 ε therefore covers one fit, and its exact value is in parentheses. `auto` has no
 settings to tune. Its ε is exact and covers all releases. The ε of `auto` is the nearest
-value that was run. TB21 and `auto` both use ScatterNet's wavelets, which dphead
-normalizes without private data. The last column names opponent colors, mirror images,
-a second scale, larger images, and layers of random filters. FC23's and De22's backbones
-are unavailable, and far larger than MobileNetV2."""
+value that was run.
+
+TB21 and `auto` both use ScatterNet's wavelets, which dphead normalizes without private
+data. The last column names opponent colors, mirror images, a second scale, larger
+images, and layers of random filters. FC23's and De22's backbones are unavailable, and
+far larger than MobileNetV2."""
 FIVE = (  # (data set, printed epsilon) of the README's rows
     *(("mnist", "1.2"), ("mnist", "2.0"), ("mnist", "2.93")),
     *(("fashion-mnist", "3.0"), ("cifar10", "3.0")),

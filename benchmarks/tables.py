@@ -31,27 +31,39 @@ reproduce PAPER-TABLE` runs missing rows. `results/claims/` has every row with i
 settings, commit, machine and ε under every profile.
 """
 SCATTERNET = """The table shows the test accuracy in % as mean ± standard deviation over
-noise draws. A number without a standard deviation is one draw. "Without normalization"
-is `--normalize none`, "by synthetic images" is `--normalize synthetic`, and "per-image
-normalization" is `--normalize local` (the default). "Two scales" is `--scatter-j 1,2`,
-"opponent colors" is `--colors opponent`, "mirrored" is `--mirror`, and "patches of
-ScatterNet's maps" is `--backbone deep-patches`. "Two scales and 48 px" concatenates two
-files of such features (`docs/patches.md`). Each option was chosen on held-out training
-rows. On the test rows of Fashion-MNIST, patches (one scale) have a lower
-accuracy than ScatterNet. Rows with per-image normalization or patches were measured
-with the current `auto`. The other rows were measured with an earlier `auto`, which took
-fewer and shorter steps above ε = 0.5, so these rows may be too low."""
+noise draws. A number without a standard deviation is one draw. The names stand for
+these options:
+
+- without normalization: `--normalize none`
+- by synthetic images: `--normalize synthetic`
+- per-image normalization: `--normalize local` (the default)
+- two scales: `--scatter-j 1,2`
+- opponent colors: `--colors opponent`
+- mirrored: `--mirror`
+- patches of ScatterNet's maps: `--backbone deep-patches`
+- two scales and 48 px: two files of such features, concatenated (`docs/patches.md`)
+
+Each option was chosen on held-out training rows. On the test rows of Fashion-MNIST,
+patches (one scale) have a lower accuracy than ScatterNet.
+
+Rows with per-image normalization or patches were measured with the current `auto`. The
+other rows were measured with an earlier `auto`, which took fewer and shorter steps
+above ε = 0.5, so these rows may be too low."""
 BACKBONE_NOTE = """The table shows the test accuracy of `auto` in % as mean ± standard
 deviation over noise draws. ε = inf is one run without noise or clipping. Both backbones
 were trained on ImageNet-1k. TABLES.md has every method on each of them."""
 SUMMARY = """Each printed number counts once, by the run with the paper's settings and
 accounting. The last column counts the numbers that any run reproduces, including runs
-with our settings, or with less noise by a tighter accountant. *In small* means a
-smaller network: only the order of the numbers in a column is compared. *Arithmetic*
-numbers follow from a formula. They agree if the formula gives the printed digits for
-one of the training set sizes in the paper. *Not printed* means that the paper lacks
-settings or digits. TABLES.md shows every run, explains the numbers below, and has the
-commands and the estimated hours of all other numbers."""
+with our settings, or with less noise by a tighter accountant.
+
+- *In small* means a smaller network: only the order of the numbers in a column is
+  compared.
+- *Arithmetic* numbers follow from a formula. They agree if the formula gives the
+  printed digits for one of the training set sizes in the paper.
+- *Not printed* means that the paper lacks settings or digits.
+
+TABLES.md shows every run, explains the numbers below, and has the commands and the
+estimated hours of all other numbers."""
 Row = dict[str, Any]
 Head = tuple[str, str]  # a file of results/heads/, and a method
 PAGES = tuple(
