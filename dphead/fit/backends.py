@@ -39,10 +39,10 @@ def block_sum(backend: str, memory: int) -> tuple[BlockSum, int]:
     ----------
     backend : str
         "numpy", "jax", "reference", or "auto": jax if it finds an accelerator, else
-        numpy. On a CPU, all but "reference" use the compiled kernels.
+        numpy. On a CPU, all but "reference" use the compiled kernels, if installed.
     memory : int
         Bytes for kept rows on this host. On accelerators, half of the device memory is
-        used instead.
+        used instead. "reference" keeps none.
     """
     if backend == "reference":
         return ReferenceSums(), 0

@@ -92,9 +92,9 @@ def extraction_of(file: FeaturesFile) -> dict[str, Any]:
 
 
 def rows_digest(file: FeaturesFile) -> str:
-    """Return a digest of a file's rows, which a resume compares (`About.rows`).
+    """Return a digest that identifies a file's rows, for a resume (`About.rows`).
 
-    It covers the file's salt, so that nobody without the file can use the digest to
+    It is of the file's salt and configuration. So nobody without the file can use it to
     test whether a row is in the file.
     """
     text = f"{file.salt} {file.config_hash}"

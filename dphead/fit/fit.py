@@ -56,8 +56,8 @@ class About:
     space : str
         Description of the rows that a resume must find unchanged.
     rows : str
-        Digest of the rows, which a resume must find unchanged. Data sets of one id
-        system share a ledger and can have equal `space`. Private.
+        Digest that identifies the rows, which a resume must find unchanged. Data sets
+        of one id system share a ledger and can have equal `space`. Private.
     axes : dict or None
         The public axes of the rows, for the report.
     doubt : str
@@ -204,7 +204,10 @@ class Fit(Generic[_T]):
         return seconds
 
     def _check_sizes(self) -> None:
-        """Compare the rows with the plan. A private number of rows is not compared."""
+        """Raise ValueError if rows differ from the plan's sizes or have unusable sets.
+
+        A private number of rows is not compared.
+        """
         facts, sizes = self.plan.facts, self.sizes
         private = self.plan.relation == "add_remove"
         n_rows = facts.n_rows if private else sizes.n_rows
@@ -394,9 +397,10 @@ def charge_ledger(
     Raises
     ------
     LedgerError
-        If the ledger refuses the plan, if another ledger on the same images has a
-        budget (`charging`), or if the fit has no guarantee and the ledger has or may
-        get other fits. No release is charged then, but LostAnswer leaves this unknown.
+        If the ledger or `charging` refuses the fit, for example because a different
+        ledger on the same images has a budget. If the fit has no guarantee and the
+        ledger has or may get other fits. No release is charged then, but LostAnswer
+        leaves this unknown.
     """
     plan, seed = fit.announced, fit.noise.seed
     text = f"{fit.about.name} {fit.about.preset or ''}".strip()

@@ -111,7 +111,8 @@ class Question:
     Raises
     ------
     ValueError
-        If an epsilon is not positive and finite, or there is no epsilon or draw.
+        If an epsilon is not positive and finite, if there is no epsilon or draw, or if
+        the preset is unknown.
     """
 
     n_rows: int

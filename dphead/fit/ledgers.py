@@ -74,10 +74,10 @@ _OTHER_HOME = (
 def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
     """Return a run's ledger: an absolute path, a server's URL, or ":memory:".
 
-    Return `path` if it is given, as an absolute path, because the working folder can
-    change. Otherwise return the URL in the environment variable DPHEAD_LEDGER (the
-    team's server), or the data set's ledger file in DPHEAD_HOME without this variable.
-    Without a data set, return ":memory:".
+    Return `path` if it is given. The path of a file becomes absolute, because the
+    working folder can change. Otherwise return the URL in the environment variable
+    DPHEAD_LEDGER (the team's server), or the data set's ledger file in DPHEAD_HOME
+    without this variable. Without a data set, return ":memory:".
     """
     if path is None and dataset_id is not None:
         path = team_url() or default_ledger_path(dataset_id)
@@ -475,7 +475,7 @@ def check_alone(
     The budgets of all known ledgers count, including ledgers of data sets that share
     images. A missing or unreadable ledger may hold fits, and has the budget that was
     noted with it. A ledger on a server is refused unless DPHEAD_LEDGER leads to that
-    server. A ledger in a file is refused if DPHEAD_LEDGER is set.
+    server. If DPHEAD_LEDGER is set, a ledger in a file is refused.
 
     Parameters
     ----------
@@ -660,7 +660,7 @@ def charging(
     rows: RowGroups | None = None,
     people: Mapping[str, Any] | None = None,
 ) -> Iterator[None]:
-    """Lock DPHEAD_HOME for a charge, check that it is allowed, and note its ledger.
+    """Hold the locks of the home and the team, check a charge, and note its ledger.
 
     A ledger that is not the one noted at its path is refused. The ledger is noted for
     its data set before the charge. `fix_budget` takes the same lock, so no budget can
@@ -909,7 +909,7 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
 
 
 def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
-    """Read a run (`records.read_run`), and other ledgers with fits on its images.
+    """Return a run (`records.read_run`), with other ledgers of fits on its images.
 
     If the run's folder was moved, its ledger is looked for in DPHEAD_HOME.
     """
@@ -994,8 +994,9 @@ def _read(
 ) -> tuple[Elsewhere, list[str], list[str]]:
     """Return a ledger of a data set, the data sets that it names, and where it moved.
 
-    A missing, replaced or unreadable ledger has unknown fits (None). Raises HeldLedger
-    while another process blocks it or its server does not answer.
+    A missing, replaced or unreadable ledger has unknown fits (None). A closed ledger
+    has 0 fits if a different ledger counts all of them. Raises HeldLedger while another
+    process blocks it or its server does not answer.
     """
     try:
         with closing(Ledger(place, read_only=True)) as book:
@@ -1041,7 +1042,7 @@ class _Note:
         None for a ledger on a server, whose name has the server's id, and for one that
         an earlier version noted.
     budget : dict, optional
-        Epsilon and delta of its budget at the last charge.
+        Epsilon and delta of its budget when it was last noted.
     """
 
     identity: str | None = None
@@ -1049,7 +1050,10 @@ class _Note:
 
 
 def _notes(dataset_id: str) -> dict[str, _Note]:
-    """Return the last note of each noted ledger by its place."""
+    """Return the last note of each noted ledger by its place.
+
+    Raises LedgerError if the file of notes is damaged.
+    """
     path = notes_path(dataset_id)
     lines = path.read_text().splitlines() if path.exists() else []
     notes = dict[str, _Note]()

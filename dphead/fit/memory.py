@@ -113,7 +113,7 @@ def share(
 
     Returns
     -------
-    Share
+    _Share
         Bytes for features and for kept rows.
 
     Raises

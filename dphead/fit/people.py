@@ -257,7 +257,8 @@ def _confirm_infinite(sources: list[Ledger], target: Ledger, not_private: bool) 
 def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
     """Store the declaration in the ledger, for files that were written before it.
 
-    Raises LedgerError if `groups` differ from those of its fits.
+    Raises LedgerError if `groups` differ from those of its fits, or if it has a
+    different declaration.
     """
     declared = json.dumps(people.record)
     with book.transaction(kept=lambda: book.meta(PEOPLE) == declared):
@@ -272,9 +273,9 @@ def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
 
 
 def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
-    """Open every known ledger of a data set. Create its own ledger if it is missing.
+    """Yield every known ledger of a data set. Create its own ledger if it is missing.
 
-    A closed ledger without fits still names the ledger that counts the data set.
+    A ledger that was only moved is left out, because its new place is yielded.
     """
     own = str(ledger_name(None, dataset_id))
     places = [*dict.fromkeys((own, *known_ledgers(dataset_id)))]

@@ -76,8 +76,8 @@ def fit_files(
 ) -> dict[str, Any]:
     """Fit a head and write its run folder.
 
-    The folder holds head.safetensors, head.json, report.json, report.html and
-    ledger.json.
+    The folder holds head.safetensors, head.json, report.json, report.html, ledger.json
+    and, with `options.config`, run.toml.
 
     Parameters
     ----------

@@ -167,7 +167,7 @@ def locked(out: Path) -> Iterator[None]:
     ValueError
         If another process uses the folder or has finished a run in it.
     OSError
-        If the file system has no locks.
+        If the folder cannot be written, or if the file system has no locks.
     """
     made = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,7 @@ def noted(options: RunOptions) -> Iterator[None]:
 
 
 def _about_charge(options: RunOptions) -> str:
-    """Describe the charge of an interrupted run, from the files in its folder."""
+    """Return a sentence about the charge of a run, from the files in its folder."""
     out = options.out
     budget = declared_at(options.epsilon, options.delta or 0)
     if options.seed is not None:
@@ -233,7 +233,7 @@ def interrupted(out: Path) -> str | None:
 
 
 def resumed_at(out: Path, done: int) -> list[int]:
-    """Return the number of committed releases at each resume of this run folder.
+    """Return the numbers of committed releases at which this run was resumed, sorted.
 
     `done` is the current number, which is added to the list and stored in fit.json.
     """

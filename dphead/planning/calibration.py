@@ -116,6 +116,8 @@ def classic_rdp_epsilon(
 ) -> float:
     """Return the minimum of rdp + ln(1/delta) / (order - 1) over the orders.
 
+    The result is 0 if no RDP is spent.
+
     References
     ----------
     Mironov 2017, Proposition 3. TB21, Lemma B.4.

@@ -60,10 +60,10 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def own_folder(path: Path) -> None:
-    """Create a folder under a name that dphead chose, accessible to its owner only.
+    """Create a folder under a name that dphead chose, unless it exists.
 
-    Raises ForeignFile if the name does not belong to a folder, and OSError if the
-    folder cannot be created.
+    A new folder is accessible to its owner only. Raises ForeignFile if the name does
+    not belong to a folder, and OSError if the folder cannot be created.
     """
     with suppress(FileExistsError):
         path.mkdir(parents=True, mode=0o700)
@@ -192,7 +192,10 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
-    """Call `remove` if a block fails, and name the path in an OSError."""
+    """Call `remove` if a block fails, and name the path in an OSError.
+
+    A ForeignFile passes as it is.
+    """
     try:
         yield
     except ForeignFile:

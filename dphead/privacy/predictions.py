@@ -86,7 +86,7 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
     """Return POWER_SCALE * e**-(distance * rate), as int64.
 
     The result is a power of two with an exponent in steps of 1 / POWER_TABLE_SIZE,
-    truncated.
+    truncated. Powers below 2**-16 count as about 2**-16 (MAX_POWER).
 
     Parameters
     ----------

@@ -37,9 +37,9 @@ class Params:
     ----------
     transform : RowTransform
         The map applied to each row before the clip. The default changes nothing.
-    weights : ndarray of shape (width, n_classes), or None, default None
-        Weights of the head, where width counts the appended constant. None for
-        statistics that need no head.
+    weights : ndarray of shape (width, n_classes) or (n_weights,), or None, default None
+        Weights of a head, where width counts the appended constant, or the flat weights
+        of a network. None for statistics that need no weights.
     """
 
     transform: RowTransform = field(default_factory=RowTransform)
@@ -184,7 +184,7 @@ class Chunk:
     Parameters
     ----------
     rows : IntegerRows
-        The rows after transform and clip.
+        The rows as integers (`Statistic.rows`).
     y : array
         Labels, as in `Block`.
     keep : array of bool, shape (k,)

@@ -273,9 +273,9 @@ class Auto:
         return self.estimate and not _exact(facts) and not facts.group_mean
 
     def _class_share(self, facts: ProblemInfo) -> float:
-        """Return the share of μ² for the counts of each class, 0 without privacy.
+        """Return the share of μ² for the counts of each class, 0 without noise.
 
-        Raises ValueError for means of groups.
+        Raises ValueError if `per_class_share` is set and rows are means of groups.
         """
         if self.per_class_share and facts.group_mean:
             raise ValueError(

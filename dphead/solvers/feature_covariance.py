@@ -134,7 +134,7 @@ class DPFC:
         return [*self.centering.plan(facts, rest), gram, *steps, *counts]
 
     def solve(self, facts: ProblemInfo) -> Steps:
-        """Release the Gram matrix once, then take the gradient steps."""
+        """Release the Gram matrix once, take the steps, and return the head."""
         transform = yield from self.centering.solve(facts, self.intercept)
         solve = yield from self._preconditioner(facts, transform)
         statistic = Gradient(facts.n_classes, self.loss)

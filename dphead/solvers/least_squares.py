@@ -156,7 +156,7 @@ class LeastSquares:
         return _SHARE_BESIDE_CLASS_GRAMS if self.class_grams else gram_share(facts)
 
     def solve(self, facts: ProblemInfo) -> Steps:
-        """Release the sums and solve the normal equations."""
+        """Release the sums, solve the normal equations, and return the head."""
         m, errors = facts.n_classes, None
         transform = yield from self.centering.solve(facts, self.intercept)
         params = Params(transform)

@@ -122,7 +122,7 @@ class RidgeRegression:
         return CenteredGram(whole, self.mean_share, centered_clip, n_targets=1)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the releases of the mean, if any, and of the Gram matrix.
+        """Return the releases of the mean, the Gram matrix and residuals, if any.
 
         `facts.n_features` includes the target's column.
         """

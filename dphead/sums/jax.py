@@ -1,11 +1,11 @@
 """Sum blocks with XLA on all devices of a host.
 
 Rows become integers on the host, by the same code as for other backends, and are sent
-as 16-bit numbers. Devices do integer arithmetic, and multiply numbers by a row's
-constant with one rounding each (`predictions`). Other floating-point operations are not
-allowed, because a compiler could fuse them. An H200 gave the host's integers for every
-statistic. On an H100, a trial that also computed norms and factors on the device did
-not (benchmarks/results/gpu).
+as 16-bit numbers (moments: 32-bit). Devices do integer arithmetic, and multiply numbers
+by a row's constant with one rounding each (`predictions`). Other floating-point
+operations are not allowed, because a compiler could fuse them. An H200 gave the host's
+integers for every statistic. On an H100, a trial that also computed norms and factors
+on the device did not (benchmarks/results/gpu).
 
 Devices work while the host reads the next block. `add` waits for the sum of the
 previous block, so at most two blocks are in flight.
@@ -43,7 +43,7 @@ _STRIPS = 4
 
 @dataclass(frozen=True)
 class _PlacedRows:
-    """Hold rows on the devices: q (k, width) int16, scale (k,) float64."""
+    """Hold rows on the devices: q (k, width) as int16 or int32, scale (k,) float64."""
 
     q: Any
     scale: Any

@@ -265,9 +265,9 @@ def on_every_core(
     items: Iterator[Any],
     empty: Callable[[], list[np.ndarray]],
 ) -> list[np.ndarray]:
-    """Sum over items on all cores: each thread adds items to its own sums.
+    """Return the sums over all items. Each thread adds items to its own sums.
 
-    Large sums use fewer threads (MAX_SUM_COPY_BYTES).
+    Large sums use fewer threads (MAX_SUM_COPY_BYTES), and a single item uses none.
     """
     sums = [empty()]
     n_cores = cores()

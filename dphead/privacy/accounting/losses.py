@@ -111,8 +111,8 @@ class Losses:
 
         `above` sums p(L). `scaled` sums p(L) exp(l - L), which cannot overflow. The
         last entries are a loss of inf and two sums of 0. `above` includes a bound on
-        its rounding error.
-        Small losses whose deltas certainly exceed `delta` are left out.
+        its rounding error. Small losses whose deltas certainly exceed `delta` are left
+        out.
         """
         start = max(0, 1 - self.lowest)
         positive = np.maximum(self.chances[start:], 0)
@@ -140,7 +140,8 @@ def self_composed(one: Losses, count: int) -> Losses:
     """Return the losses of `count` equal releases together.
 
     A bound on the mass lost in transforms is added to the probability of an infinite
-    loss. All losses are infinite if the grid would have too many points.
+    loss. All losses are infinite if the grid would have too many points, or if rounding
+    made the sum of the probabilities too large.
     """
     if count == 1:
         return one

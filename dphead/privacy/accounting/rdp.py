@@ -171,7 +171,7 @@ def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
 def epsilon_from_rdp(
     orders: Sequence[float], rdp: Sequence[float] | np.ndarray, delta: float
 ) -> float:
-    """Return the smallest epsilon over the orders.
+    """Return the smallest epsilon at `delta` over the orders; 0 if no RDP is spent.
 
     Guarantee
     ---------

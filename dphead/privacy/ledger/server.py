@@ -165,7 +165,10 @@ def team_url() -> str | None:
 
 
 def url_of(path: str) -> str:
-    """Return the URL of a ledger: `path` if it is a URL, otherwise DPHEAD_LEDGER."""
+    """Return the URL of a ledger: `path` if it is a URL, otherwise DPHEAD_LEDGER.
+
+    Raises LedgerError if DPHEAD_LEDGER is needed and not set.
+    """
     url = path if is_url(path) else team_url()
     if url is None:
         raise LedgerError(
@@ -238,7 +241,10 @@ def _settings(dataset_id: str) -> Any:
 
 
 def connected(url: str) -> Connection:
-    """Return a connection to a team's ledgers, or raise LedgerError."""
+    """Return a connection to a team's ledgers.
+
+    Raises LedgerError if the server refuses it or does not flush what it commits.
+    """
     # Here, the names of tables mean views that show one data set's rows.
     views = {"schema_translate_map": {None: VIEWS}}
     connection = _connect(url).execution_options(**views)

@@ -247,7 +247,7 @@ class LedgerFile:
             self._db = self._look("ro")
 
     def _look(self, mode: str) -> sqlite3.Connection:
-        """Open the file in an SQLite mode ("ro" or "rw"), and read from it."""
+        """Return a connection in an SQLite mode ("ro" or "rw"), after a first read."""
         place = f"file:{quote(self.path)}?mode={mode}"
         db = sqlite3.connect(
             place, uri=True, isolation_level=None, timeout=READ_PATIENCE
@@ -432,8 +432,8 @@ class LedgerFile:
         """Run a block as one transaction, which is written completely or not at all.
 
         Transactions run one at a time, so two processes cannot both pass the budget
-        check. Raises LedgerError in a forked process, because a fork must not use
-        its parent's connection to SQLite.
+        check. Raises LedgerError in a forked process, because a fork must not use its
+        parent's connection.
 
         Parameters
         ----------
@@ -571,7 +571,8 @@ def _make_whole(path: Path) -> None:
     """Make a ledger without fits, readable only by its owner, unless one exists.
 
     The file gets its name only when all of it is on the disk. So a shorter file was
-    damaged later (`_check_whole`).
+    damaged later (`_check_whole`). Raises LedgerError for such a file, and for a
+    journal without its ledger.
     """
     if path.exists():
         _check_whole(path)
