@@ -91,6 +91,24 @@ def survey(
     return found
 
 
+def read_digests(source: Source, salt: str, n_rows: int, workers: int) -> np.ndarray:
+    """Return the row digests of a source's first images; 0 for unreadable ones."""
+
+    def digest(raw: np.ndarray | bytes | None) -> Any:
+        try:
+            image = source.decode(raw)
+        except UnreadableImage:
+            return np.uint8(0)
+        return row_digest(salt, image.shape, image.tobytes())
+
+    found = np.zeros((n_rows, 16), np.uint8)
+    with ThreadPoolExecutor(workers) as pool:
+        rows = map(source.raw, range(n_rows))
+        for row, one in enumerate(_in_order(pool, digest, rows, ahead=8 * workers)):
+            found[row] = one
+    return found
+
+
 def _in_order(
     pool: ThreadPoolExecutor,
     work: Callable[[Any], Any],

@@ -25,6 +25,7 @@ from dphead_extract.backbones.registry import family_of, load_backbone
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.extract_options import ExtractOptions
 from dphead_extract.features.disk import write_names
+from dphead_extract.features.reading import open_features
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
@@ -36,6 +37,7 @@ from dphead_extract.loop import (
     RowProgress,
     Survey,
     Target,
+    read_digests,
     survey,
     with_equal_places,
 )
@@ -192,6 +194,7 @@ def extract(
             # before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)
             overlaps = options.index.overlaps(seen, but=writer.dataset_id)
+        written = [target.writer.next_row for target in targets]
         done_before, began = writer.next_row, time.perf_counter()
         already_complete = all(target.writer.already_complete for target in targets)
         if not already_complete:
@@ -199,7 +202,11 @@ def extract(
         seconds = time.perf_counter() - began
         if options.index is not None:  # now it has all images of the written rows
             blocks = range(part.first, part.first + part.n_rows, options.block_rows)
-            options.index.mark_blocks(writer.dataset_id, writer.salt, blocks)
+            rows = (writer.dataset_id, writer.salt, blocks)
+            if not options.index.has_blocks(*rows):
+                # another home can have written these rows, of other images
+                _check_written(part, targets, written, workers)
+                options.index.mark_blocks(*rows)
     local = backbones[0].weights
     masked = Counter(f"unreadable images ({why})" for why in found.unreadable.values())
     return Summary(
@@ -262,6 +269,21 @@ def _usual_workers(device: torch.device) -> int:
 def _per_host(variable: str, default: int) -> int:
     """Return a number of torchrun's environment, such as LOCAL_RANK, or `default`."""
     return int(os.environ.get(variable, default))
+
+
+def _check_written(
+    source: Source, targets: Sequence[Target], written: Sequence[int], workers: int
+) -> None:
+    """Raise ExtractError if earlier rows of a file are not of the source's images."""
+    now = read_digests(source, targets[0].writer.salt, max(written), workers)
+    for target, n_rows in zip(targets, written, strict=True):
+        with open_features(target.writer.path) as file:
+            read = np.flatnonzero(file.valid[:n_rows])
+            if not np.array_equal(file.row_digest[read], now[read]):
+                raise ExtractError(
+                    f"{str(file.path)!r} has rows of other images than the source has "
+                    "now, under the same names. Choose another -o, or remove the file."
+                )
 
 
 def _fill(

@@ -11,6 +11,7 @@ from dphead_extract.people import People
 from dphead_extract.run import extract
 from dphead_extract.shards import Shard, blocks_of
 from pictures import encoded, pack
+from PIL import Image
 
 from tests.extract.test_run import options as usual
 
@@ -151,6 +152,31 @@ def test_only_a_written_file_says_that_the_index_has_its_images(
     assert index.has_blocks(*known)
     (index.folder / f"{known[0]}.digests").unlink()
     assert not index.has_blocks(*known)
+
+
+def test_a_file_of_other_images_with_the_same_names_is_not_known(
+    images, index, tmp_path
+):
+    """Another machine wrote the file. A listing has names and sizes, not pixels."""
+    folder, there = tmp_path / "images", ImageIndex(tmp_path / "there")
+
+    def write(pixels):
+        for row, image in enumerate(pixels):
+            path = folder / str(row % 2) / f"{row}.bmp"  # all files have one size
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+
+    write(images[:20])
+    run(folder, tmp_path / "one.h5", there, image_size=8)
+    write(images[20:40])
+    with pytest.raises(ExtractError, match="rows of other images than the source"):
+        run(folder, tmp_path / "one.h5", index, image_size=8)
+    with open_features(tmp_path / "one.h5") as file:
+        known = file.dataset_id, file.salt, blocks_of(file)
+    assert not index.has_blocks(*known)
+    write(images[:20])
+    run(folder, tmp_path / "one.h5", index, image_size=8)
+    assert index.has_blocks(*known)
 
 
 def test_images_of_people_share_the_ledger_of_their_id_system(images, index, tmp_path):
