@@ -913,6 +913,8 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
 
     If the run's folder was moved, its ledger is looked for in DPHEAD_HOME.
     """
+    if path.is_symlink() and path.is_file():  # look for other files beside the report
+        path = path.resolve()
     found = read_run(path, ledger)
     said = found.report
     if found.fits is None:
@@ -928,8 +930,11 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     known = other_ledgers(dataset_id, *own)
     elsewhere = [str(one) for one in known if one.fits != 0]
     # a different home may know more ledgers, which the report names
-    paths = [*map(str, own), *(one.path for one in known)]
     for text, one in zip(found.elsewhere, said["ledger"]["elsewhere"], strict=True):
+        # a default ledger of this home can have the name of one of another home
+        least = max(1, one["fits"] or 0)
+        told = [k.path for k in known if k.fits is None or k.fits >= least]
+        paths = [*map(str, own), *told]
         if not _is_told(one["path"], folder, paths, found):
             elsewhere.append(text)
     return replace(found, elsewhere=tuple(elsewhere))

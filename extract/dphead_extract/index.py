@@ -662,6 +662,6 @@ def _make_private(folder: Path) -> None:
         writable = False
     if not writable:
         raise NotWritable(
-            f"The folder {str(folder)!r} of the image index is not writable. Set "
-            "DPHEAD_HOME to a folder of your own."
+            f"The folder {str(folder)!r} of an index is not writable. Set DPHEAD_HOME "
+            "to a folder of your own."
         )

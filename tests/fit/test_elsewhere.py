@@ -502,6 +502,28 @@ def test_a_link_in_the_homes_folder_is_refused_and_switches_nothing_off(name, tm
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_an_empty_ledger_of_another_home_hides_no_ledger_of_a_report(
+    features, tmp_path, monkeypatch
+):
+    """The default ledgers of a data set have one name in all homes."""
+    fit(features, tmp_path / "one")
+    fit(features, tmp_path / "two", "--ledger", tmp_path / "p.sqlite", *LARGE)
+    assert str(ledger_path_of(tmp_path / "one")) in findings(tmp_path / "two")[FINDING]
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "second"))
+    fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5)
+    own = f"$DPHEAD_HOME/ledgers/{id_of(features)}.sqlite with fits"
+    assert own in findings(tmp_path / "two")[FINDING]
+
+
+def test_a_link_to_the_report_of_a_run_is_checked_as_the_report(features, tmp_path):
+    run, link = tmp_path / "run", tmp_path / "link.json"
+    fit(features, run)
+    link.symlink_to(run / "report.json")
+    assert dphead("check", link).code == 0
+    (run / "fit.json").write_text("{}")
+    assert refusal("check", link) == refusal("check", run / "report.json")
+
+
 def test_whose_a_ledger_is(tmp_path):
     Ledger(tmp_path / "a.sqlite", "ab12").close()
     Ledger(tmp_path / "b.sqlite").close()
