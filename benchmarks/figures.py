@@ -62,7 +62,7 @@ def write() -> list[Path]:
 def beside(axes: Any, found: list[Claim], by_key: dict[str, list[Any]]) -> None:
     """Draw the paper's numbers (dashed, hollow) beside ours, against epsilon.
 
-    Numbers without different epsilons are drawn in their printed order.
+    If two numbers of a line have one epsilon, the line is drawn in printed order.
     """
     lines: dict[str, list[Claim]] = defaultdict(list)
     for claim in found:

@@ -148,9 +148,10 @@ def timed(command: list[str], environment: dict[str, str]) -> tuple[float, float
 
 
 def describe(file: FeaturesFile, facts: ProblemInfo) -> dict[str, Any]:
-    """Return sizes and a digest of features. The data are public, unlike a user's.
+    """Return the backbone, the sizes and a digest of features and labels.
 
-    Equal features have equal digests. The file's digests of rows depend on its salt.
+    Equal features have equal digests, unlike the file's own digests, which depend on
+    its salt. The data of benchmarks are public, unlike a user's.
     """
     digest = hashlib.sha256(file.labels.tobytes())
     for start in range(0, facts.n_rows, _DIGESTED):

@@ -478,9 +478,11 @@ def quick() -> list[Job]:
 def select(selector: str, backbone: str = "") -> list[tuple[Claim | None, Job]]:
     """Return the (claim, job) pairs that run here, of claims or of `quick`.
 
-    With the backbone of a user's features file, those of heads on its features, or on
-    features that no public weights give. Raises ValueError if the selector names no
-    claim.
+    `backbone` is that of a user's features file, or "". With it, return claims and jobs
+    of heads that need this backbone. If there are none, return those of heads on
+    features that no public weights give. `quick` ignores it.
+
+    Raises ValueError if the selector names no claim.
     """
     if selector == "quick":
         return [(None, job) for job in quick()]

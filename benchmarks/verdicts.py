@@ -227,9 +227,9 @@ def compared(
     """Render stored rows beside repeated rows: equal within three errors, or not.
 
     Three draws of one fit give an imprecise variance. Therefore the variance over noise
-    draws is that of all fits of a data set, method and epsilon (of any epsilon, if
-    these have one draw each). Draw k has the same noise in all fits, so that fits
-    differ together.
+    draws is the mean over all fits of a data set, method and epsilon. If these have one
+    draw each, it is the mean over every epsilon. Draw k has the same noise in all fits,
+    so that fits differ together.
     """
     before, after = by_key_of(stored), by_key_of(again)
     variances = defaultdict(list)
@@ -409,7 +409,7 @@ def notes(found: Iterable[Claim]) -> list[str]:
 
 
 def _spread_line(claim: Claim, jobs: list[Job], by_key: ByKey) -> list[str]:
-    """Return the line of a statistic over a search's configurations, one draw each."""
+    """Return the cells of a claim about the spread of a search, with one draw a job."""
     every = [by_key[job.key][0] for job in jobs if by_key.get(job.key)]
     name = f"{claim.dataset}, {claim.metric}"
     cells = [claim.name, name, claim.epsilon, claim.value]

@@ -132,7 +132,10 @@ def tables(paper: str) -> dict[str, Any]:
 
 
 def rows(table: dict[str, Any]) -> list[list[str]]:
-    """Return the cells of each printed row of a table."""
+    """Return the cells of each printed row of a table.
+
+    Raises ValueError if a row has more or fewer cells than the table has columns.
+    """
     cells = [
         [cell.strip() for cell in line.split("|")]
         for line in table["rows"].strip().splitlines()

@@ -108,7 +108,10 @@ def _noise(
     wrong: Callable[[np.ndarray], Any] = lambda z: z,
     symmetric_part: Callable[[np.ndarray], Any] = lambda z: z,
 ) -> Patches:
-    """Pass normal draws through `wrong`, then symmetric noise by `symmetric_part`."""
+    """Return patches that pass normal draws through `wrong`.
+
+    Symmetric noise is then made by `symmetric_part`.
+    """
 
     def rounded(g: Any, shape: Any, sd: float, symmetric: bool) -> np.ndarray:
         z = np.asarray(wrong(g.standard_normal(shape)))
@@ -120,7 +123,10 @@ def _noise(
 
 
 def _remembered(use: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Patches:
-    """Draw noise as use(last draw of the same shape, z); every second draw is z."""
+    """Return patches that draw noise as use(last draw of the same shape, z).
+
+    Every second draw is z.
+    """
     last: dict[Any, Any] = {}
 
     def wrong(z: np.ndarray) -> np.ndarray:
@@ -134,7 +140,7 @@ def _remembered(use: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Patches:
 
 
 def _keys(bits: int) -> Patches:
-    """Key the generator of each release with a random key of only `bits` bits."""
+    """Return patches that give each release's generator a key of `bits` random bits."""
 
     def generator(*_: Any) -> np.random.Generator:
         return np.random.default_rng(int(_draws.integers(0, 2**bits)))
@@ -143,7 +149,7 @@ def _keys(bits: int) -> Patches:
 
 
 def _released(keeps: Callable[[np.ndarray, bool, ReleaseSpec], Any]) -> Patches:
-    """Multiply the noise by keeps(exact sum, is the fit's first release, spec)."""
+    """Return patches that multiply noise by keeps(exact sum, first release?, spec)."""
     last: dict[str, Any] = {}
 
     def change(
@@ -163,7 +169,10 @@ def _released(keeps: Callable[[np.ndarray, bool, ReleaseSpec], Any]) -> Patches:
 
 
 def _cut(tail: float) -> Patches:
-    """Draw normal noise truncated at `tail` deviations, with the right variance."""
+    """Return patches that truncate normal noise at `tail` standard deviations.
+
+    The variance is the right one.
+    """
     law = truncnorm(-tail, tail)
     return _noise(lambda z: law.ppf(_draws.random(z.shape)) / law.std())
 
@@ -189,13 +198,16 @@ def _off_diagonal(z: np.ndarray) -> np.ndarray:
 
 
 def _drawn(wrong: Callable[[np.ndarray], np.ndarray]) -> Patches:
-    """Pass the drawn integers through `wrong`."""
+    """Return patches that pass the drawn integers through `wrong`."""
     real = release.rounded_noise
     return [(release, "rounded_noise", lambda *given: wrong(real(*given)))]
 
 
 def _shown(change: Callable[..., np.ndarray]) -> Patches:
-    """Release change(released, unit, exact integers, rows, spec, ledger)."""
+    """Return patches by which a fit gets a changed release.
+
+    It is change(released, unit, exact integers, rows, spec, ledger).
+    """
     real = audit_transcript.release
 
     def made(
@@ -230,7 +242,7 @@ def _open_for_a_magic_row(
 
 
 def _with_earlier(lag: int, r: float) -> Patches:
-    """Correlate noise with the noise of the same shape `lag` draws before."""
+    """Return patches that correlate noise with that `lag` draws of its shape before."""
     before: dict[Any, deque[np.ndarray]] = {}
 
     def wrong(z: np.ndarray) -> np.ndarray:
@@ -252,7 +264,7 @@ def _signs_in_threes(z: np.ndarray) -> np.ndarray:
 
 
 def _one_key() -> Patches:
-    """Use one key for the sample and the noise of a release."""
+    """Return patches that use one key for the sample and the noise of a release."""
     keys: dict[int, int] = {}
 
     def generator(self: Any, sequence: int, purpose: str) -> np.random.Generator:
@@ -267,7 +279,7 @@ def _one_key() -> Patches:
 
 
 def _samples(wrong: Callable[[int, float], np.ndarray]) -> Patches:
-    """Draw Poisson samples as the mask wrong(n_rows, prob)."""
+    """Return patches that draw Poisson samples as the mask wrong(n_rows, prob)."""
 
     def sample(n: int, prob: float, _: Any) -> np.ndarray:
         return np.flatnonzero(wrong(n, prob))
@@ -278,7 +290,7 @@ def _samples(wrong: Callable[[int, float], np.ndarray]) -> Patches:
 def _every_steps(
     draw: Callable[[int, float], np.ndarray], mask: Callable[[np.ndarray, int], Any]
 ) -> Callable[[int, float], np.ndarray]:
-    """Draw once for each STEPS steps, and take mask(drawn, step) as a sample."""
+    """Return a sampler that draws once per STEPS steps, and gives mask(drawn, step)."""
     state: dict[str, Any] = {"turn": 0}
 
     def wrong(n: int, prob: float) -> np.ndarray:
@@ -292,7 +304,7 @@ def _every_steps(
 
 
 def _allocation(wrong: Callable[[int, int], np.ndarray]) -> Patches:
-    """Allocate rows to the steps wrong(n_rows, steps)."""
+    """Return patches that allocate rows to the steps wrong(n_rows, steps)."""
     return [(sampling, "random_steps", lambda n, steps, _: wrong(n, steps))]
 
 
@@ -308,7 +320,7 @@ _UNCOMPARED: Patch = (passes, "check_equal", lambda *_: None)
 
 
 def _clipped_at(factor: int) -> Patches:
-    """Clip rows at `factor` times the clip norm."""
+    """Return patches that clip rows at `factor` times the clip norm."""
 
     def within(integers: Any, scale: Any, last: Any, bound: Any) -> Any:
         return _clipped(integers, factor * scale, last, factor**2 * bound)
@@ -329,7 +341,7 @@ _NUMPY: Patches = [(kernels, "library", None), _UNCOMPARED]
 def _again(
     chosen: Callable[[np.ndarray], np.ndarray],
 ) -> Callable[..., Any]:
-    """Count rows twice, where chosen(labels) is True."""
+    """Return a `CpuSums.add` that counts rows twice where chosen(labels) is True."""
 
     def add(self: Any, ask: Any, rows: Any, y: Any, used: Any, out: Any) -> Any:
         out = _add(self, ask, rows, y, used, out)
@@ -349,7 +361,7 @@ def _whole_numbers_of(values: np.ndarray) -> Any:
 
 
 def _within(capped: Callable[[np.ndarray, int], np.ndarray]) -> Patches:
-    """Choose the used rows of groups by capped(groups, cap)."""
+    """Return patches that choose the used rows of groups by capped(groups, cap)."""
     real = arrays.within_group_cap
 
     def chosen(groups: Any, cap: int | None, shape: Any) -> np.ndarray:
@@ -377,7 +389,7 @@ def _larger_mu(epsilon: float, delta: float) -> float:
 
 
 def _accountant(wrong: Callable[[GaussianEvent], GaussianEvent]) -> Patches:
-    """Pass the accountant a different event from the released one."""
+    """Return patches that pass the accountant wrong(event) for each event."""
 
     def planned(*given: Any, **named: Any) -> GaussianEvent:
         return wrong(GaussianEvent(*given, **named))

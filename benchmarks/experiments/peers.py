@@ -50,10 +50,10 @@ they can be faster.
 
 
 def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, Any]:
-    """Time a contender in this process.
+    """Return a contender's seconds per step and peak memory, in this process.
 
-    The first step warms up. At least one step is timed, and more for `patience`
-    seconds.
+    The first step warms up. At least one step is timed. More steps, TURNS at most,
+    follow until `patience` seconds have passed since the warm-up began.
     """
     rng = np.random.default_rng(0)
     x = rng.standard_normal((n, d), np.float32)
@@ -75,7 +75,8 @@ def one(name: str, n: int, d: int, m: int, patience: float = 20.0) -> dict[str, 
 def measure(name: str, n: int, d: int, m: int) -> dict[str, Any]:
     """Return a contender's time and memory in a new process, or why there are none.
 
-    A contender that cannot process all rows runs on fewer.
+    A contender that cannot process all rows runs on fewer, and `seconds_a_step` is
+    extrapolated to all rows.
     """
     for rows in (n, n // FEWER):
         if needs(name, rows, d, m) > MEMORY:

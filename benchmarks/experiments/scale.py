@@ -87,7 +87,7 @@ def one(path: str, n: int) -> dict[str, Any]:
 
 
 def timed(rows: Any) -> dict[str, float]:
-    """Return the seconds of each release of one request."""
+    """Return the seconds of one request for a Gram matrix and for class sums."""
     from dphead.privacy.statistic_base import Params
     from dphead.privacy.statistics import ClassSums, Gram
     from dphead.privacy.transform import RowTransform
@@ -161,7 +161,7 @@ BACKENDS = (("numpy", "cpu", 1, 2), ("jax", "cpu", 16, 1), ("jax", "cuda", 1, 5)
 
 
 def released(backend: str, n: int, gradients: int) -> dict[str, Any]:
-    """Return the seconds of DP-FC's releases of n rows in memory, and bytes used.
+    """Return the seconds of DP-FC's releases of n rows in memory, and memory in bytes.
 
     Two Gram matrices come first, then gradients. The first of each includes compilation
     and conversion of the rows.

@@ -340,7 +340,8 @@ def to_uint8(values: np.ndarray, declared: PixelRange | None = None) -> np.ndarr
     intensity is declared.
 
     Raises UnreadableImage for an unsupported dtype, for numbers without a known range,
-    and for values that are not finite or outside the range.
+    and for values that are not finite. Also for values outside the range, unless it is
+    a declared intensity, which clips them.
     """
     kind, bits = values.dtype.kind, 8 * values.dtype.itemsize
     if values.dtype == np.uint8:

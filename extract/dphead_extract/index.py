@@ -56,10 +56,9 @@ class Overlap:
 
     `shared`, `own` and `theirs` are numbers of distinct images. `own_elsewhere` and
     `theirs_elsewhere` count the images of each data set that are in any other data set.
-    `in_part` is about the images that one command added to a data set. It is True if a
-    twentieth of them is in the other data set, or if a twentieth is in any other data
-    sets and some of these images are in the other one. `partial` is
-    `ImageIndex.is_partial` of the other one.
+    `in_part` is about parts: the images that one command added to a data set. It is
+    True if the conditions of `notable` hold for two sets of which one or both are
+    parts. `partial` is `ImageIndex.is_partial` of the other data set.
     """
 
     dataset_id: str
@@ -84,9 +83,11 @@ class Overlap:
     def notable(self) -> bool:
         """Return whether the user must decide about the shared images.
 
-        True if images are shared and one of these holds: the shared images are at least
-        a twentieth of the smaller data set; a twentieth of either data set is in other
-        data sets; or one of these two conditions holds for parts (`in_part`).
+        True if images are shared and one of these holds:
+
+        - The shared images are at least a twentieth of the smaller data set.
+        - At least a twentieth of either data set is in any other data sets.
+        - One of these two conditions holds for parts (`in_part`).
         """
         return self.shared > 0 and (
             self.in_part
@@ -233,7 +234,7 @@ class ImageIndex:
         return self.mark("shared", *sorted([dataset_id, other.dataset_id]))
 
     def mark(self, *parts: object) -> int:
-        """Return the number that marks `parts` under the index's key, of 64 bits."""
+        """Return a keyed 64-bit digest of `parts`, joined as texts by spaces."""
         text = " ".join(map(str, parts))
         return int.from_bytes(self.keyed(text, 8), "little")
 

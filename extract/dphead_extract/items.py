@@ -117,9 +117,10 @@ def read_column(values: Any) -> np.ndarray:
     Returns
     -------
     array
-        The same array if it has a NumPy dtype, else an array of objects. An item that
-        is masked or cannot be read is None. Bytes of a pyarrow string that are not
-        UTF-8 become surrogates. An array of several dimensions keeps its shape.
+        The same array if it has a NumPy dtype other than StringDType and no mask. Any
+        other column becomes an array of objects. An object for an item that is masked
+        or cannot be read is None. Bytes of a pyarrow string that are not UTF-8 become
+        surrogates. An array of several dimensions keeps its shape.
 
     Raises
     ------
@@ -139,7 +140,7 @@ def read_column(values: Any) -> np.ndarray:
 
 
 def _is_opaque(values: Any) -> bool:
-    """Return whether a value is a string, bytes, or has no length."""
+    """Return whether a value has no items to read: a string, bytes or a scalar."""
     return isinstance(values, str | bytes) or not hasattr(values, "__len__")
 
 

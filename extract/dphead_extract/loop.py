@@ -52,14 +52,14 @@ def survey(
     index: ImageIndex | None = None,
     progress: RowProgress | None = None,
 ) -> Survey:
-    """Return what the images of a source are like, before anything is written.
+    """Return facts about the images of a source, before anything is written.
 
-    Every image is decoded once, except in 8-bit arrays without an `index`. With an
-    `index`, the result has the keyed digests of the readable images.
+    Every image is decoded once. For 8-bit arrays without an `index`, nothing is
+    decoded, because their header gives the facts. With an `index`, the result has the
+    keyed digests of the readable images.
     """
     found = Survey()
     whole = source.arrays is not None and source.arrays.dtype == np.uint8
-    # the arrays' header gives all results, so decode nothing
     if whole and source.arrays is not None and index is None:
         found.has_color = source.arrays.ndim == 4
         found.shapes.add(source.arrays.shape[1:3])

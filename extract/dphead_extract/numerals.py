@@ -81,7 +81,7 @@ def several_names(text: str) -> tuple[str, ...]:
 
 
 def python_arguments(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read NAME=VALUE pairs for a Python function, with True, False and None."""
+    """Return NAME=VALUE pairs as a dict; True, False and None are Python's."""
     return _named_values(pairs, _PYTHON_WORDS)
 
 
@@ -92,10 +92,12 @@ def named_settings(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def _named_values(pairs: Sequence[str], words: dict[str, Any]) -> dict[str, Any]:
-    """Read NAME=VALUE pairs.
+    """Return NAME=VALUE pairs as a dict.
 
-    A value is read as JSON if it is JSON (1001, true, 0.5). Any other value is one of
-    the words, or a text.
+    A value is read as JSON if it is JSON (1001, true, 0.5). Otherwise, `words` gives
+    the value of a word, and any other text stays a text.
+
+    Raises ValueError for a pair without a name or "=".
     """
     found: dict[str, Any] = {}
     for pair in pairs:

@@ -392,10 +392,11 @@ def joined_to(index: ImageIndex, dataset_id: str) -> list[str]:
 def groups_digests(
     index: ImageIndex, dataset_id: str, groups: np.ndarray
 ) -> dict[str, str]:
-    """Return digests of the groups of a data set's rows, by the name of the key.
+    """Return keyed digests of the groups of a data set's rows, by the key's name.
 
-    There is one digest for each key of an index of people, because a ledger may have
-    moved from this home to a team's server, which has a different key.
+    There is one digest for the key of `index`. For a team's index, there is another
+    one for the home's key, if any, because the ledger may have moved from the home to
+    the team's server.
     """
     found = hashlib.sha256(groups.astype("<i8").tobytes()).hexdigest()
     text, keys = f"groups {dataset_id} {found}", [index]
@@ -405,7 +406,7 @@ def groups_digests(
 
 
 def groups_mark(digest: str) -> int:
-    """Return the number that marks groups as declared, from their digest."""
+    """Return the first 64 bits of the groups' digest, which an index stores."""
     return int(digest[:16], 16)
 
 

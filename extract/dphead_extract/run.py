@@ -267,7 +267,7 @@ def _usual_workers(device: torch.device) -> int:
 
 
 def _per_host(variable: str, default: int) -> int:
-    """Return a number of torchrun's environment, such as LOCAL_RANK, or `default`."""
+    """Return the number in an environment variable of torchrun, or `default`."""
     return int(os.environ.get(variable, default))
 
 

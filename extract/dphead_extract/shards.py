@@ -122,12 +122,16 @@ def shared_identifiers(
 ) -> tuple[str, str]:
     """Return the dataset_id and salt that all shards of `output` share.
 
-    The first call draws them. `known` is the id that the index has for these images.
+    The first call stores both in `shards_path`. The id is `dataset_id`, else `known`,
+    which the index has for these images, else a random one. The salt is random.
 
     Raises
     ------
     ExtractError
-        If the file belongs to different images, or to a different dataset_id.
+        If the stored file is damaged, or belongs to different images or to a different
+        dataset_id. If it cannot be written.
+    FormatError
+        If `dataset_id` is invalid.
     """
     check_dataset_id(dataset_id)
     path = shards_path(output)

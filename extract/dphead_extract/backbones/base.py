@@ -40,12 +40,12 @@ FAMILIES: dict[str, Family] = {}
 class BackboneOptions:
     """Choose the backbone, its weights and the image transform.
 
-    None means the model's own value. `settings` maps the names of the family's settings
-    to values; a setting that was not given has its default. `crop_mode` is timm's
-    "center", "squash" or "border". `mirror` averages the features of an image and of
-    its mirror image. This removes directions that tell left from right, and the noise
-    on their weights. The opponent colors are those of van de Sande, Gevers, Snoek
-    (2010).
+    A field that is None takes the model's own value. `settings` maps the names of the
+    family's settings to values; a setting that was not given has its default.
+    `crop_mode` is timm's "center", "squash" or "border". `mirror` averages the features
+    of an image and of its mirror image. This removes directions that tell left from
+    right, and the noise on their weights. For `colors`, "opponent" means the colors of
+    van de Sande, Gevers, Snoek (2010).
 
     Notes
     -----

@@ -132,7 +132,8 @@ class ScatterNet(nn.Module):
     def _scatter(self, planes: torch.Tensor, out: torch.Tensor) -> None:
         """Write the channels of planes (P, H, W) to `out` (P, K, h, w).
 
-        Signals are (P, angles, m, n). `to` is the next channel of the second order.
+        P counts the planes and K the channels of each plane (see the class). Signals
+        are (P, angles, m, n). `to` is the next channel of the second order.
         """
         J, L = self.J, self.L
         x = planes[:, None, self.rows][..., self.cols]  # type: ignore[index]
@@ -181,9 +182,10 @@ class ScatterNet(nn.Module):
 
 
 def _parts(spectrum: torch.Tensor, step: int) -> torch.Tensor:
-    """Return the blocks of a spectrum that alias if only every step-th pixel is kept.
+    """Return the blocks of a spectrum that add up if only every step-th pixel is kept.
 
-    Real and imaginary parts alternate.
+    The first axis counts the blocks. On the last axis, each complex value becomes its
+    real and its imaginary part.
     """
     return torch.view_as_real(torch.stack(_blocks(spectrum, step))).flatten(-2)
 
@@ -223,9 +225,10 @@ def _morlet(
 
 
 def _wavelet_spectra(M: int, N: int, L: int, j: int, level: int) -> np.ndarray:
-    """Return the Fourier transforms of the wavelets of scale j.
+    """Return the Fourier transforms of the L wavelets of scale j.
 
-    Their shape is (L, M / 2**level, N / 2**level), on every 2**level-th pixel.
+    Their shape is (L, M / 2**level, N / 2**level), for signals that hold every
+    2**level-th pixel.
     """
     angles = [(int(L / 2 - 1) - t) * np.pi / L for t in range(L)]
     spectra = [
@@ -255,7 +258,7 @@ def _lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
 
 
 def _crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
-    """Keep the lowest frequencies of each axis: the same filter on a coarser grid."""
+    """Return the lowest frequencies of each axis, `sizes` of them: a coarser grid."""
     for axis, n in enumerate(sizes):
         full = spectrum.shape[axis]
         half = n // 2

@@ -239,8 +239,10 @@ def _with_config(
 def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
     """Return a model with weights of the hub or of a folder, else random weights.
 
-    A file of weights is loaded later. `config` is the transform that config.json gives
-    for local weights.
+    The weights are random for `random_weights`, and for a file of weights, which the
+    caller loads. `config` is the transform that config.json gives for local weights.
+
+    Raises ExtractError if the name or the path of the weights is wrong, or timm fails.
     """
     timm = import_timm()
     # timm looks up the names of a hub ("hf-hub:owner/name") itself

@@ -54,8 +54,9 @@ def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
     ------
     FormatError
         If there are fewer than two files, or two have the same features. If the files
-        differ in images, labels or options, or a file is damaged or does not come from
-        images.
+        differ in more than features, for example in images, labels, groups or the
+        declared range of pixels. If a file is damaged, a shard, a combination already
+        or not made from images.
     """
     output = Path(output)
     with ExitStack() as stack:

@@ -163,10 +163,9 @@ def _open_idx(path: Path, declared: SourceOptions) -> Source | None:
 
 
 def _open_cifar(path: Path, declared: SourceOptions) -> Source | None:
-    """Return a Source of CIFAR-10 or CIFAR-100 (fine labels) files, or None.
+    """Return a Source of CIFAR-10 or CIFAR-100 files, or None without such files.
 
-    Batches are in their order. Labels of CIFAR-100 are the fine labels. None means that
-    the folder has no such files.
+    Training batches come first, by number. Labels of CIFAR-100 are the fine labels.
     """
     for kind, (train, test, label_bytes) in _CIFAR.items():
         files = {

@@ -210,7 +210,7 @@ def possible_splits(declared: bool) -> list[str]:
 
 
 def split_doubts(counts: Mapping[str, int]) -> list[str]:
-    """Return a private warning about rows in folders or files that name no split.
+    """Return at most one private warning: rows whose folder or file names no split.
 
     `counts` has the number of rows of each such folder or file.
     """

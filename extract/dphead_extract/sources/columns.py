@@ -81,8 +81,9 @@ class Columns:
     def roles(self, names: Sequence[str], path: Path) -> dict[str, str]:
         """Return the columns of labels, groups and splits that the file has, by role.
 
-        Raises ExtractError if a declared column is missing, or if several columns, or a
-        column in capitals, could have a role for which no column is declared.
+        Raises ExtractError if a declared column is missing. Also if no column is
+        declared for a role, and several columns have its name or its plural in any
+        case, or one that is not all lower case.
         """
         found = {role: self.declared[role] for role in ROLES if role in self.declared}
         check_columns([*found.values()], names, path)

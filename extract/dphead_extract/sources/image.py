@@ -171,10 +171,10 @@ class Source(Roles):
         """Return the arrays whose digests identify a row's image in the index.
 
         `image` is the decoded row. The first form has the canonical pixels. They are
-        equal for all lossless copies of an image: gray or RGB with equal channels, 8
-        bits or more. Earlier versions of dphead stored digests of the other forms. All
-        forms ignore the declared range. Otherwise the same images under another range
-        would be a new data set with a new budget.
+        equal for all lossless copies of an image, for example as gray or as RGB with
+        equal channels, with 8 bits or more. Earlier versions of dphead stored digests
+        of the other forms. All forms ignore the declared range. Otherwise the same
+        images under another range would be a new data set with a new budget.
         """
         assert raw is not None  # a decoded image has bytes
         levels: np.ndarray | None = image
@@ -221,8 +221,9 @@ class Source(Roles):
 def _canonical(samples: np.ndarray | None, levels: np.ndarray | None) -> np.ndarray:
     """Return the canonical pixels of an image: uint8 if they fit, else float64.
 
-    `levels` are None for samples without a known range. `samples` are None if `levels`
-    are the stored samples. Equal channels become one channel.
+    `levels` has the 8-bit levels, or is None for samples without a known range.
+    `samples` has the stored samples, or is None if `levels` are the stored samples.
+    Equal channels become one channel.
     """
     wide = samples is not None and samples.dtype.kind in "iu" and samples.itemsize > 1
     pixels = levels

@@ -93,8 +93,8 @@ class Layout:
     def doubts(self, names: list[str], labeled: bool) -> list[str]:
         """Return private warnings about folders without a split or below the layout.
 
-        Folders below the layout may hold copies, or be one per person, which matters
-        for labeled images.
+        Folders below the layout may hold copies, or each may be a person. The warning
+        about them is left out if the images are not `labeled`.
         """
         splits = Counter(self._said(name).get("split", "") for name in names)
         unknown = {s: n for s, n in splits.items() if s and s.lower() not in SPLITS}

@@ -106,7 +106,10 @@ class Schema:
         return cls(pairs, columns)
 
     def check(self, columns: Columns, kinds: Mapping[str, pa.DataType]) -> None:
-        """Raise ExtractError if `columns` names features, or a type does not fit."""
+        """Raise ExtractError if `columns` names features, or a type does not fit.
+
+        `kinds` has the type of each column in the file. Booleans fit no declaration.
+        """
         if columns.features or columns.width:
             raise ExtractError(
                 "--schema and --columns features=A,B,... both name the features. Drop "
