@@ -74,20 +74,18 @@ def survey(
         known = index and index.digests(source.forms(raw, image))
         return image.shape, known, source.highest_level(raw, image)
 
-    rows = map(source.raw, range(source.n_rows))
-    with ThreadPoolExecutor(workers) as pool:
-        for row, seen in enumerate(_in_order(pool, look, rows, ahead=8 * workers)):
-            if progress is not None:
-                progress(row + 1, source.n_rows)
-            if isinstance(seen, UnreadableImage):
-                found.unreadable[row] = str(seen)
-                continue
-            shape, digest, level = seen
-            found.shapes.add(shape[:2])
-            found.has_color |= len(shape) == 3
-            found.deep.add(level)
-            if digest is not None:
-                found.digests.append(digest)
+    for row, seen in enumerate(_each(source, look, source.n_rows, workers)):
+        if progress is not None:
+            progress(row + 1, source.n_rows)
+        if isinstance(seen, UnreadableImage):
+            found.unreadable[row] = str(seen)
+            continue
+        shape, digest, level = seen
+        found.shapes.add(shape[:2])
+        found.has_color |= len(shape) == 3
+        found.deep.add(level)
+        if digest is not None:
+            found.digests.append(digest)
     return found
 
 
@@ -98,15 +96,20 @@ def read_digests(source: Source, salt: str, n_rows: int, workers: int) -> np.nda
         try:
             image = source.decode(raw)
         except UnreadableImage:
-            return np.uint8(0)
+            return np.zeros(16, np.uint8)
         return row_digest(salt, image.shape, image.tobytes())
 
-    found = np.zeros((n_rows, 16), np.uint8)
+    found = _each(source, digest, n_rows, workers)
+    return np.fromiter(found, np.dtype((np.uint8, 16)), n_rows)
+
+
+def _each(
+    source: Source, work: Callable[[Any], Any], n_rows: int, workers: int
+) -> Iterator[Any]:
+    """Yield work(raw image) for each of a source's first rows, in order."""
+    rows = map(source.raw, range(n_rows))
     with ThreadPoolExecutor(workers) as pool:
-        rows = map(source.raw, range(n_rows))
-        for row, one in enumerate(_in_order(pool, digest, rows, ahead=8 * workers)):
-            found[row] = one
-    return found
+        yield from _in_order(pool, work, rows, ahead=8 * workers)
 
 
 def _in_order(
