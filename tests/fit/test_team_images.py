@@ -496,7 +496,7 @@ def test_a_move_that_dies_anywhere_is_finished_and_no_member_comes_between(
             with pytest.raises(LedgerError, match="must count every fit"):
                 fix_budget(Ledger(url, same_images), 3.0, 1e-5)
         said = words(fitted("ledger", "show", theirs.path).out)
-        assert "repeats the command `dphead ledger move`" in said
+        assert "repeat the interrupted command `dphead ledger move`" in said
     assert points == 3 and copy.meta(MOVED) is None
     moved()
     assert theirs.holds(fit) and theirs.count_fits() == 1 and theirs.verify() == []
