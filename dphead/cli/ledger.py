@@ -273,7 +273,8 @@ def _of_same_rows(which: Path) -> str:
     from dphead.fit.ledgers import knows_images
 
     recognized = (
-        "From now on, dphead refuses fits on the same images in another ledger."
+        "From now on, dphead refuses fits in another ledger on images that it "
+        "recognizes as these."
     )
     images = (
         "Images are recognized only after you repeat their `dphead extract` with the "

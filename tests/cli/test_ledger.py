@@ -193,7 +193,7 @@ def test_a_budget_names_what_is_recognized_in_another_ledger(tmp_path):
     with open_features(path) as file:
         image_index().mark_blocks(file.dataset_id, file.salt, blocks_of(file))
     said = words(fitted(*command).out)
-    assert "refuses fits on the same images" in said and "same -o" not in said
+    assert "refuses fits in another ledger on" in said and "same -o" not in said
 
 
 def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):
