@@ -95,7 +95,7 @@ def facts_of(dataset: str, features: str) -> ProblemInfo:
     known = claims.needs("data")[dataset]
     width = claims.needs("features").get(features, {}).get("width")
     width = width or (1280 if features.startswith("mobilenet") else WIDTHS[dataset])
-    # only half of CIFAR-100 was available for the rows "in small"
+    # stored results "in small" are from half of CIFAR-100's training images
     small = dataset == "cifar100" and features.startswith("mobilenet")
     n_rows = known["train_rows"] // (2 if small else 1)
     return ProblemInfo(n_rows, width, known["classes"])
@@ -159,7 +159,7 @@ def files(dataset: str, features: str, folder: Path | None = None) -> list[Path]
         return [small_images(folder)] * 2
     if features == "CNN on pixels":
         return [images(dataset, folder)] * 2
-    if features == MAPS:  # with the configuration in TB21's Table 13
+    if features == MAPS:  # normalized as in TB21's Table 13
         norm = "-normalized-27" if dataset == "fashion-mnist" else ""
         features = f"scatternet{norm}"
     else:

@@ -68,7 +68,7 @@ class Job:
         """Return everything that decides the result, as JSON data."""
         data = asdict(self) | {"epsilon": str(float(self.epsilon)), "held_out": False}
         left_out = {"draws", "label"}
-        # earlier rows were stored before jobs had these two fields
+        # leave out defaults, because the oldest stored rows lack these two fields
         left_out |= {"sampling"} if self.sampling == "poisson" else set()
         left_out |= {"rows"} if self.rows is None else set()
         return {k: v for k, v in data.items() if k not in left_out}

@@ -89,13 +89,13 @@ def _prepared(base: str, **budget: Any) -> tuple[Any, Any]:
 
 
 def audited(name: str, fits: int = FITS) -> dict[str, Any]:
-    """Audit a mechanism with a defect."""
+    """Audit a mechanism with a defect, and return the audit's results."""
     patches, base, budget = DEFECTS[name]
     solver, made = _prepared(base, **budget)
     with ExitStack() as stack:
         for where, attribute, wrong in patches:
             stack.enter_context(patch.object(where, attribute, wrong))
-        if name.startswith("accountant"):  # it also makes the plan
+        if name.startswith("accountant"):  # plan again with the patched accountant
             solver, made = _prepared(base, **budget)
         problems = audit_transcript.worst_cases(FACTS, made, fits)
         return audit.attack(solver, made, problems, fits)

@@ -41,7 +41,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "Server":
-        if os.geteuid() == 0:  # which initdb refuses
+        if os.geteuid() == 0:  # initdb refuses to run as root
             shutil.chown(self.folder, "postgres", "postgres")
         made = (
             "-D",

@@ -214,10 +214,11 @@ class _NoiseRecord:
         yield from self._multiples()
 
     def _parities(self) -> Iterator[LawResult]:
-        """Test that the noise is uniform modulo powers of two, in each world.
+        """Yield a test that the noise is uniform modulo powers of two, in each world.
 
         It is uniform if the parity of each set of its low bits is odd with probability
-        1/2. So each number of odd parities has a binomial distribution.
+        1/2. So each number of odd parities has a binomial distribution. Nothing is
+        yielded for noise without low bits.
         """
         found = []
         for world, each in zip(("without", "with"), self._bytes, strict=True):
@@ -239,11 +240,11 @@ class _NoiseRecord:
             yield LawResult("low bits of the noise", self.label, p, shown)
 
     def _multiples(self) -> Iterator[LawResult]:
-        """Test that no odd number divides all distances of draws of a world.
+        """Yield a test that no odd number above 1 divides all distances of draws.
 
         A sum modulo this number would be released without noise. Correct distances are
-        multiples of m with probability 1/m each. The distances are those of one entry,
-        or of all entries, which shows more after few fits.
+        multiples of m with probability 1/m each. The distances are between draws of a
+        world, either of one entry or of all entries, which shows more after few fits.
         """
         if self._bits <= 0 or not self._steps.any():
             return
@@ -306,7 +307,7 @@ class _NoiseRecord:
                 yield _normality(f"{self.label}, scores {name} the canary", part)
 
     def _repeats(self, draws: np.ndarray) -> Iterator[LawResult]:
-        """Test for equal or opposite draws, if correct noise hardly ever has any."""
+        """Yield a test for equal or opposite draws, if correct noise hardly has any."""
         step = self.sd_units / self._scale[self.watched]
         units = np.rint(draws * step)
         first = units[np.arange(len(units)), (units != 0).argmax(axis=1)]
@@ -360,7 +361,7 @@ class _SampleRecord:
         self.sizes.append(int(mask.sum()))
 
     def findings(self) -> Iterator[LawResult]:
-        """Test rates, sizes and common slots of the samples."""
+        """Yield tests of the rates, sizes and common slots of the samples."""
         n, prob = len(self.sizes), self.prob
         common, pairs = self._common[self._common[:, 1] > 0].T
         counted = [

@@ -451,8 +451,8 @@ class ImageIndex:
     def _keep(self, name: str, data: bytes) -> None:
         """Replace the stored bytes of an entry, durably."""
         file = f"{name}{_ENDING}"
-        # If this process dies here, no size may be above that of the file. An entry
-        # shrinks if two of its digests are of one image.
+        # Note a smaller size first: if this process dies here, no noted size may be
+        # above that of its file. An entry shrinks if two digests are of one image.
         if self.sizes is not None and len(data) < (sizes := self._sizes()).get(file, 0):
             write_private(self.sizes, json.dumps(sizes | {file: len(data)}).encode())
         write_private(self.folder / file, data)
@@ -479,7 +479,8 @@ class ImageIndex:
     def _sizes(self) -> dict[str, int]:
         """Return the noted sizes of the files of the index.
 
-        If there is no file of sizes yet, return the sizes that the files have now.
+        If no sizes were noted yet, return the sizes that the files have now. Raises
+        FormatError if noted sizes are missing or damaged.
         """
         mark = self.root / _NOTED
         if self.sizes is None or not (self.sizes.exists() or mark.exists()):
@@ -597,11 +598,11 @@ def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _canonical(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """Return the sorted distinct digests, each replaced by its canonical digest."""
     others, first = np.unique(pairs[:, 0], return_index=True)
-    # two steps: from levels in RGB to levels in gray, and from these to samples
+    # two steps: from the digest of RGB levels to that of gray levels, then of samples
     for _ in range(2 if len(others) else 0):
         at, found = _search(others, digests)
         digests = np.where(found, pairs[first[at], 1], digests)
-    if (digests[1:] <= digests[:-1]).any():  # an entry of one part is sorted
+    if (digests[1:] <= digests[:-1]).any():  # most entries are sorted already
         digests = np.sort(digests)
         digests = np.delete(digests, 1 + np.flatnonzero(digests[1:] == digests[:-1]))
     return digests

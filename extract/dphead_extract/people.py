@@ -220,7 +220,8 @@ class People:
         people = self._digests(groups)
         whose = f"of {len(people):,} people"
         self._refuse_known(people, whose, dataset_id, joining)
-        if self.new:  # include files with a missing or interrupted declaration
+        # earlier commands may have recorded people without --new-people, or no file
+        if self.new:
             others = entry[entry != system]
             whose = "people in files of this data set"
             self._refuse_known(others, whose, dataset_id, joining)

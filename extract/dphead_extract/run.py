@@ -204,7 +204,8 @@ def extract(
             blocks = range(part.first, part.first + part.n_rows, options.block_rows)
             rows = (writer.dataset_id, writer.salt, blocks)
             if not options.index.has_blocks(*rows):
-                # another home can have written these rows, of other images
+                # rows from before this run can be of other images: an index of another
+                # home has their images
                 _check_written(part, targets, written, workers)
                 options.index.mark_blocks(*rows)
     local = backbones[0].weights

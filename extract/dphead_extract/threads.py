@@ -34,6 +34,6 @@ def pool_of(workers: int) -> ThreadPoolExecutor:
 
 def _alone() -> None:
     """Set one torch thread in a new thread."""
-    # this call makes torch initialize the thread; later, that would undo the next line
+    # torch initializes the thread now; a later initialization would undo the next line
     torch.get_num_threads()
     torch.set_num_threads(1)

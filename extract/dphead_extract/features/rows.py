@@ -32,7 +32,9 @@ _DEFAULTS = {"labels": -1, "valid": 1, "group": UNGROUPED}
 class Header:
     """Hold the sizes and attributes of a features file, known before the first row.
 
-    `config` has everything else that a resumed run must repeat.
+    The fields from `backbone` to `library_versions` record how the features were made.
+    `config` has everything else that a resumed run must repeat. `dataset_id` and `salt`
+    are None to draw new ones.
     """
 
     n_rows: int

@@ -17,7 +17,8 @@ from dphead_extract.errors import FormatError
 
 BYTES = 2048  # HDF5 needs a power of two, at least 512, before its own data
 MAGIC = b"dphead features\n"
-# HDF5 marks a file that is open for writing here, but never reads it in this layout
+# first byte and length of HDF5's mark of a file that is open for writing; HDF5 never
+# reads the mark in this layout
 _OPEN_MARK = (BYTES + 20, 4)
 _Extent = tuple[int, int]  # first byte and number of bytes of a column
 

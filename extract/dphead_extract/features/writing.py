@@ -155,7 +155,7 @@ class FeaturesWriter:
         """
         key, there, here = _first_difference(file.config, self.config)
         if there != here:
-            if key in ("source_digest", "rows"):  # digests of private values
+            if key in ("source_digest", "rows"):  # show no digest of private values
                 there, here = "other images or labels", "these"
             raise _Refused(
                 f"{str(file.path)!r} was begun with another command: {key} was "
