@@ -37,7 +37,7 @@ class _LowRank(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Return the layer's weight plus the update, as models that read it expect."""
+        """Return the layer's weight plus the update, for code that reads `weight`."""
         update = self.up.weight.flatten(1) @ self.down.weight.flatten(1)
         return self.base.weight + update.view_as(self.base.weight)
 
@@ -54,9 +54,10 @@ class _LowRank(nn.Module):
 
 
 def _takes_update(layer: nn.Module) -> bool:
-    """Return whether a layer's output is linear in its weight, with one group.
+    """Return whether a layer can have a low-rank update.
 
-    timm's Conv2dSame only pads its input. Other subclasses may transform the weight.
+    Linear layers and convolutions with one group can. timm's Conv2dSame only pads its
+    input. Other subclasses are left out, because they may transform the weight.
     """
     same = type(layer).__name__ == "Conv2dSame"
     if type(layer) is nn.Conv2d or (same and isinstance(layer, nn.Conv2d)):
@@ -67,10 +68,11 @@ def _takes_update(layer: nn.Module) -> bool:
 def adapt(
     model: nn.Module, adapter: str, rank: int, seed: int, wanted: Callable[[str], bool]
 ) -> None:
-    """Make low-rank updates ("lora") or biases trainable, and the last linear layer.
+    """Make the last linear layer trainable, and low-rank updates or biases of others.
 
-    `adapter` is "lora" or "bias". `wanted` returns whether the adapter applies to the
-    parameter with a given name. All other parameters are frozen.
+    `adapter` is "lora" for updates of rank `rank`, drawn with `seed`, or "bias".
+    `wanted` returns whether the adapter applies to the parameter with a given name. All
+    other parameters are frozen.
 
     Raises ValueError if the model lacks a last linear layer, or anything to adapt, or
     if two layers share a weight that "lora" would adapt.

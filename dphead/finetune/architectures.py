@@ -24,7 +24,7 @@ class WSConv2d(nn.Conv2d):
     def standardized(self, weight: Tensor) -> Tensor:
         """Return (W - mean) / (sd sqrt(fan_in)) for each output channel.
 
-        `weight` has shape (out, in, kh, kw).
+        `weight` has shape (out, in, kh, kw). The denominator is at least 0.01.
         """
         fan_in = weight[0].numel()
         variance, mean = torch.var_mean(
@@ -126,9 +126,9 @@ class _WideResNet(nn.Module):
 class _GroupNorm(nn.GroupNorm):
     """Normalize groups of channels in place of a batch norm.
 
-    The groups, and weight 1 and bias 0, are those of Opacus' `ModuleValidator.fix`. A
-    pretrained batch norm's own bias can switch off all activations: with other
-    statistics, no feature of MobileNetV2 was active.
+    The groups, and weight 1 and bias 0, are those of Opacus' `ModuleValidator.fix`. The
+    batch norm's own weight and bias are dropped: in a group norm, they can switch off
+    all activations, as they did in MobileNetV2.
     """
 
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
@@ -145,9 +145,10 @@ class _GroupNorm(nn.GroupNorm):
 def convert_batch_norms(
     model: nn.Module, how: Literal["refuse", "freeze", "group"]
 ) -> None:
-    """Freeze the batch norms of a model, or replace them by group norms.
+    """Let batch norms use their stored statistics, or replace them by group norms.
 
-    "freeze" also freezes other layers that track statistics.
+    "freeze" applies to every layer with stored statistics. It does not freeze weight
+    and bias. "refuse" changes nothing; `refuse_mixing` of models.py raises the error.
     """
     for name, layer in list(model.named_modules()):
         if how == "freeze" and getattr(layer, "running_mean", None) is not None:
@@ -232,7 +233,7 @@ def by_name(
     standardize: bool,
     norm: Literal["before", "after"],
 ) -> nn.Module:
-    """Return the network "wrn-DEPTH-WIDTH" or "tb21-NAME" with torch's weights."""
+    """Return the network "wrn-DEPTH-WIDTH" or "tb21-NAME", initialized by torch."""
     kind, rest = name.split("-", 1)
     if kind == "tb21":
         return _tb21_cnn(rest, n_classes)

@@ -1,6 +1,6 @@
-"""Train a network for `dphead audit`, with the usual chunks, clips and sums.
+"""Train a network for `dphead audit`, with the clips and sums of a real training.
 
-An audit has only a few rows.
+An audit has few rows, so its chunks are small.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from dphead.solvers.base import ProblemInfo
 
 
 class _UsedRows(TorchSums):
-    """Sum the clipped gradients of used rows that have a class, without padding."""
+    """Sum the clipped gradients of used rows with a class, in chunks of these rows."""
 
     def add(
         self,
@@ -28,7 +28,7 @@ class _UsedRows(TorchSums):
         """Add the clipped gradients of the rows that have a class."""
         place = np.flatnonzero(used & (y >= 0))
         x, images = rows.x[place], self.network.spec.images
-        if images:  # the row's class is that of all its images
+        if images:  # every image of a finite row gets the row's class
             size = x.shape[1] // images
             labels = np.where(np.isfinite(x).all(axis=1), y[place], -1)
             x[:, size - 1 :: size] = labels[:, None]
@@ -58,7 +58,8 @@ def audited(
     Raises
     ------
     ValueError
-        If `shape` does not give `facts.n_features` numbers.
+        If `shape` does not have `facts.n_features` numbers, or if the settings or the
+        network are unusable.
     """
     if int(np.prod(shape)) != facts.n_features:
         raise ValueError(

@@ -25,9 +25,9 @@ def row_keys(x: np.ndarray) -> np.ndarray:
 
 
 def uniforms(step: int, keys: np.ndarray, views: int) -> np.ndarray:
-    """Return uniform numbers in [0, 1) for row keys (k,).
+    """Return uniform numbers (k, views, 16) in [0, 1), float32, for row keys (k,).
 
-    Returns (k, views, 16) float32, by splitmix64 (Steele et al. 2014).
+    splitmix64 (Steele et al. 2014) makes them from the step, the key and the view.
     """
     with np.errstate(over="ignore"):
         start = _mixed(_mixed(np.uint64(0)) + np.uint64(step))
@@ -51,7 +51,7 @@ def _mixed(z: np.ndarray | np.uint64) -> np.ndarray:
 def _crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
     """Crop at random after padding by reflection, and flip at random.
 
-    The default padding is an eighth of the side; De22 C.2 pads by 4 pixels.
+    The default padding is an eighth of the height: 4 pixels of 32, as in De22 C.2.
     """
     n, _, h, w = x.shape
     pad = max(1, round(h / 8)) if pad is None else pad
@@ -75,7 +75,7 @@ def _resized_crop(x: Tensor, u: Tensor) -> Tensor:
     """Crop a random box, resize it bilinearly, and flip it at random ("rrc").
 
     The box has 8 % to 100 % of the area and an aspect ratio of 3/4 to 4/3 [TAN23
-    section 4.2].
+    section 4.2]. A side that is longer than the image's is shortened to it.
     """
     n, _, h, w = x.shape
     area = 0.08 + 0.92 * u[:, 0]
@@ -99,7 +99,7 @@ def jitter(x: Tensor, u: Tensor, light: float, hue: float) -> Tensor:
     """Change brightness, contrast, saturation and hue at random.
 
     Factors of the first three are from 1 - light to 1 + light. The hue rotates by up to
-    `hue` turns (in YIQ).
+    `hue` turns (in YIQ). Only images with 3 channels get the last two changes.
     """
     scale = 1 + light * (2 * u[:, :3] - 1)
     brightness, contrast, saturation = scale[:, :, None, None, None].unbind(1)
@@ -133,7 +133,7 @@ def _gray(x: Tensor) -> Tensor:
 def _blurred(x: Tensor, sd: Tensor) -> Tensor:
     """Blur each image by a Gaussian with its own standard deviation in pixels.
 
-    The kernel's width is a tenth of the side.
+    The kernel's width is about a tenth of the image's height, at least 3 pixels.
     """
     radius = max(1, x.shape[2] // 20)
     at = torch.arange(-radius, radius + 1, device=x.device, dtype=x.dtype)
@@ -149,8 +149,9 @@ def _blurred(x: Tensor, sd: Tensor) -> Tensor:
 def _ours(x: Tensor, u: Tensor) -> Tensor:
     """Apply TAN23's "OURS": crop, flip, and light color jitter [TAN23 section 4.2].
 
-    The image is padded by reflection before the crop (20 pixels of 224). The paper does
-    not state the strength of the jitter; we use 0.2.
+    Before the crop, reflection pads the image by 20 pixels for a height of 224, and in
+    proportion for others, but at least by 4. The paper does not state the strength of
+    the jitter. This code uses 0.2.
     """
     pad = max(4, round(20 * x.shape[2] / 224))
     return jitter(_crop_flip(x, u, pad), u[:, 4:], light=0.2, hue=0.0)
@@ -159,10 +160,11 @@ def _ours(x: Tensor, u: Tensor) -> Tensor:
 def _simclr(x: Tensor, u: Tensor) -> Tensor:
     """Apply "SimCLR": resized crop, flip, strong color jitter, gray and blur.
 
-    Jitter has probability 0.8, gray 0.2, and blur 0.5 (images from 64 pixels on).
+    Jitter has probability 0.8, gray 0.2, and blur 0.5. Images with a height below 64
+    pixels get no blur, and jitter of strength 0.5 instead of 1, as in the CIFAR-10
+    experiments of the source.
 
-    Source: Chen et al. 2020, appendix A. Jitter has strength 0.5 below 64 pixels, as in
-    the paper's CIFAR-10 experiments, else 1.
+    Source: Chen et al. 2020, appendix A.
     """
     small = x.shape[2] < 64
     strength = 0.5 if small else 1.0

@@ -26,7 +26,7 @@ def save_checkpoint(out: Path, fit_id: str, state: TrainingState) -> None:
 
 
 def _digest(values: dict[str, np.ndarray]) -> str:
-    """Return a SHA-256 of the names, shapes and bytes of arrays.
+    """Return a SHA-256 of the names, types, shapes and values of arrays.
 
     The digest detects missing members, which numpy archives do not report.
     """
@@ -61,9 +61,10 @@ def load_checkpoint(out: Path, fit_id: str) -> TrainingState | None:
 
 
 def share_checkpoint(hosts: Hosts, out: Path) -> TrainingState | None:
-    """Return process 0's last checkpoint on all processes, or None if it has none.
+    """Return process 0's last checkpoint, on every process; None if there is none.
 
-    Process 0 has loaded it before.
+    All processes call it together. It does not compare fits, because process 0 has
+    loaded the checkpoint before, which does (`load_checkpoint`).
     """
     path = out / CHECKPOINT
     own = path.read_bytes() if hosts.first and path.exists() else b""

@@ -72,13 +72,14 @@ def schedule(
     Returns
     -------
     Schedule
-        The given values and the computed value.
+        The three values, and the epsilon that they spend.
 
     Raises
     ------
     ValueError
         If a value is out of range, if `steps` are no whole epochs, if the given values
-        exceed the budget, or if no value of the missing one meets it.
+        exceed the budget, if no value of the missing one meets it, or if the budget
+        allows more steps than MOST_RELEASES.
 
     Notes
     -----

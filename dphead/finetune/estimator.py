@@ -286,7 +286,12 @@ class DPFinetuneClassifier(PrivateClassifier):
         Returns
         -------
         DPFinetuneClassifier
-            A classifier that predicts. It cannot be saved again.
+            A classifier that predicts. It can be neither saved nor exported.
+
+        Raises
+        ------
+        ValueError
+            If the folder holds no usable network, or `model` is missing or another.
         """
         network, state, facts = read_network(folder, model=model)
         of = network.spec.model
@@ -323,17 +328,23 @@ class DPFinetuneClassifier(PrivateClassifier):
         """Return scores (n, n_classes), or (n,) for two classes.
 
         For two classes, the result is the score of the second class minus the score of
-        the first.
+        the first. Raises ValueError for a row that is not finite or has unknown tokens.
         """
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the class with the highest score, (n,)."""
+        """Return the class with the highest score, (n,).
+
+        Raises ValueError for a row that is not finite or has unknown tokens.
+        """
         return self.classes_[self._scores(X).argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return softmax probabilities (n, n_classes)."""
+        """Return the softmax (n, n_classes) of each row's scores.
+
+        Raises ValueError for a row that is not finite or has unknown tokens.
+        """
         return probabilities(self._scores(X))
 
     def _scores(self, X: Any) -> np.ndarray:
@@ -348,7 +359,7 @@ class DPFinetuneClassifier(PrivateClassifier):
 
 
 def _rows(x: Any, vocabulary: int | None) -> np.ndarray:
-    """Return images as uint8 (n, channels, h, w), and other rows unchanged."""
+    """Return uint8 images as (n, channels, h, w), and other rows as `given_rows`."""
     x = given_rows(x, vocabulary)
     if x.dtype != np.uint8 or vocabulary is not None:
         return x

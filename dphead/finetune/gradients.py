@@ -130,6 +130,8 @@ class Part:
     def summed(self, factor: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum over rows of factor_i times the gradient, and squared norms.
 
+        Each entry of a product is truncated to a whole number first.
+
         Parameters
         ----------
         factor : Tensor of shape (k,), float64
@@ -138,9 +140,8 @@ class Part:
         Returns
         -------
         tuple of (Tensor, Tensor)
-            The flat sum (size,), and the squared norms (k,) of the rows that it adds.
-            Each entry of these rows is truncated to a whole number, so float64 adds
-            entries and squares up to 2**53 exactly.
+            The flat sum (size,), and the squared norm (k,) of each row's whole numbers.
+            float64 adds whole numbers and their squares exactly up to 2**53.
         """
         used = factor[:, None] > 0  # select rows, since nan * 0 is nan
         every = bool(used.all())
@@ -172,9 +173,9 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
 
     Notes
     -----
-    Rows that are not kept or not finite add 0. A clipped gradient is scaled to norm
-    CLIP_INTEGERS - 1 and truncated toward zero. If rounding still leaves a row's whole
-    numbers with a norm above CLIP_INTEGERS, that row adds 0.
+    Rows that are not kept or not finite add 0. Other gradients are multiplied by
+    (CLIP_INTEGERS - 1) / max(norm, C), and truncated toward zero. If rounding still
+    leaves a row's whole numbers with a norm above CLIP_INTEGERS, that row adds 0.
     """
     norm2 = squared_norms(parts)
     factor = (CLIP_INTEGERS - 1) / norm2.sqrt().clamp(min=clip_norm)
@@ -230,8 +231,8 @@ class PerExample:
     Attributes
     ----------
     called : set of nn.Module
-        The model's layers, and other modules that the loss calls (`refuse_memory`). No
-        call changes them.
+        The model's layers. `refuse_memory` adds other modules that the loss calls.
+        `parts` leaves all of them as they were.
     """
 
     def __init__(self, model: nn.Module, loss: RowLoss | None = None) -> None:
@@ -305,14 +306,14 @@ def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
     Raises
     ------
     ValueError
-        If the computation raises an error. Private rows would then add zero in silence.
-        If a module that it calls has hooks, as in `refuse_hooks`.
+        If the computation raises an error: private rows would then add zero in silence.
+        If `refuse_hooks` raises it.
     """
     refuse_hooks(gradients.called)
     y = torch.zeros(len(views), dtype=torch.int64, device=views.device)
     try:
         parts = gradients.parts(views.clone(), y)  # a loss may change its input
-    # raised here for a module that keeps a tensor, or that lacks some tokens
+    # such as for a module that keeps a tensor, or that does not know a token
     except Exception as error:
         raise ValueError(
             "The module and the loss must not keep state between images, and must "
@@ -339,7 +340,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     ----------
     gradients : PerExample
         The network and its loss. Its `called` gets the modules that the loss called.
-        None of them has hooks.
+        None of them may have hooks.
     views : Tensor of shape (3, 1, channels, h, w)
         Public random rows.
     """
@@ -399,6 +400,6 @@ def _moved(one: Tensor, other: Tensor) -> bool:
 
 
 def _wrapped() -> list[Tensor]:
-    """Return the wrapped tensors of active torch.func transforms, by Python's `gc`."""
+    """Return the tensors that torch.func wrapped and that Python's `gc` finds."""
     tensors = (one for one in gc.get_objects() if issubclass(type(one), Tensor))
     return [one for one in tensors if _functorch.is_functorch_wrapped_tensor(one)]

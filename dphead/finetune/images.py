@@ -24,7 +24,7 @@ class Opened(NamedTuple):
     x : ndarray of shape (n, ...)
         The rows.
     y : ndarray of shape (n,)
-        Class indices.
+        Class indices; numbers outside 0..n_classes - 1 mean no class.
     readable : ndarray of shape (n,), bool
         Whether each row is readable.
     names : sequence of str or None
@@ -67,7 +67,7 @@ def load_images(
         Side of the square, or (h, w), to resize images to. Required for files, which
         may differ in size.
     channels : int, optional
-        1 or 3. Default: the array's number; 3 for files.
+        1 or 3. Default: 1 for an array of gray images (n, h, w), else 3.
     index : ImageIndex, optional
         Index of known images, which computes digests. None computes no digests.
     part : sequence of int, optional
@@ -77,8 +77,9 @@ def load_images(
     -------
     Opened
         The images (n, channels, h, w), uint8, in the row order of `dphead extract`.
-    ndarray of shape (n, FORMS), uint64
-        Keyed digests of each readable image (`ImageIndex.digests`).
+    ndarray of shape (m, 3), uint64
+        Keyed digests (`ImageIndex.digests`) of the m images that were readable; empty
+        without an index.
 
     Raises
     ------

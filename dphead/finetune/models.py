@@ -47,9 +47,10 @@ from dphead.solvers.settings import is_a, typed
 # Bounds of `mean` and `std`, for pixels in [0, 1]. Chosen, not measured.
 _MOST_SCALE, _LEAST_STD = 1e6, 1e-6
 
-# function of float32 scores (k, n_classes) and labels (k,): losses (k,), or the mean
+# takes float32 scores (k, n_classes) and labels (k,), and returns losses (k,) or their
+# mean
 NetworkLoss = Callable[[Tensor, Tensor], Tensor]
-# function of a module and one row's views (k, ...) and labels (k,): the row's loss
+# takes a module and one row's views (k, ...) and labels (k,), and returns its loss
 RowLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 # where a module keeps hooks, which could keep rows
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
@@ -58,7 +59,7 @@ _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_
 def build_network(
     spec: ModelSpec, n_classes: int, channels: int = 3, module: nn.Module | None = None
 ) -> nn.Module:
-    """Return the network on the CPU in training mode, with other parameters frozen.
+    """Return the network in training mode, on the CPU or the device of `module`.
 
     Parameters
     ----------
@@ -74,7 +75,8 @@ def build_network(
     Returns
     -------
     nn.Module
-        The network. Only its trained parameters require a gradient.
+        The network. Only its trained parameters require a gradient. Layers with frozen
+        statistics are in evaluation mode.
 
     Raises
     ------
@@ -135,7 +137,10 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _used_by_functions(module: nn.Module) -> set[int]:
-    """Return ids of what functions use that layers store, which no copy replaces."""
+    """Return the ids of objects in the closures of functions that layers store.
+
+    `deepcopy` does not copy functions, so a copy of the layers uses the same objects.
+    """
     stored = chain.from_iterable(vars(layer).values() for layer in module.modules())
     cells = (f.__closure__ or () for f in stored if isinstance(f, FunctionType))
     used = gc.get_referents(*chain.from_iterable(cells))
@@ -229,13 +234,13 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
 
 
 def _make_deterministic(model: nn.Module) -> None:
-    """Set the rates of dropout and stochastic depth to 0.
+    """Set the rates of dropout and stochastic depth to 0, as De22 C.1 does.
 
-    De22 C.1 removes explicit regularizers.
+    Also choose timm's attention that `vmap` can compute for all rows at once.
     """
     for module in model.modules():
         if hasattr(module, "fused_attn"):
-            # vmap would fall back to a loop over rows
+            # for fused attention, vmap would use a loop over rows
             vars(module)["fused_attn"] = False
         drops = any(w in type(module).__name__.lower() for w in ("drop", "stochastic"))
         # attention and recurrent layers call their rate "dropout"
@@ -247,7 +252,7 @@ def _make_deterministic(model: nn.Module) -> None:
 def _choose(model: nn.Module, spec: ModelSpec) -> None:
     """Freeze the parameters that match no pattern, or that the adapter does not train.
 
-    Without patterns and without an adapter, all parameters are trained.
+    Without patterns and without an adapter, this freezes nothing.
     """
     patterns = spec.layers
     names = [name for name, p in model.named_parameters() if p.requires_grad]
@@ -282,9 +287,9 @@ def pixel_scale(
 ) -> tuple[Scale, Scale]:
     """Return (mean, std) of pixels in [0, 1], as given or as the model's default.
 
-    The default is the value in timm's config.json beside the weights, else of timm,
-    else 0.5 and 0.25, with one number per channel.
-    Raises ValueError if numbers are out of range or their count is wrong.
+    The default of a timm model is in config.json beside its weights, else in timm. For
+    other models, and if timm has none, it is 0.5 and 0.25. A default has one number per
+    channel. Raises ValueError if numbers are out of range or their count is wrong.
     """
     config: Any = None
     if spec.of_timm:
@@ -317,7 +322,10 @@ def _check_scale(name: str, value: Scale, channels: int, least: float) -> None:
 
 
 class Called(set[nn.Module]):
-    """Record the modules that this thread calls, as a global hook of torch."""
+    """Record the modules that one thread calls, as a global hook of torch.
+
+    The thread is the one that makes this object.
+    """
 
     def __init__(self) -> None:
         self._thread = get_ident()
@@ -331,7 +339,8 @@ class Called(set[nn.Module]):
 def refuse_hooks(modules: Iterable[nn.Module]) -> None:
     """Raise ValueError if the user gave torch a hook or mode, which would see rows.
 
-    Also if torch.jit traces the caller. The mode of a default device is allowed.
+    Also if torch.jit traces the caller, or if torch compiled one of `modules`. Hooks
+    for saved tensors raise RuntimeError. The mode of a default device is allowed.
     `modules` are the network's layers, and other modules that a loss calls.
     """
     for mode in (
@@ -377,10 +386,10 @@ def refuse_hooks(modules: Iterable[nn.Module]) -> None:
 
 
 def refuse_mixing(model: nn.Module) -> None:
-    """Raise ValueError with a layer's name if its type mixes rows, or it has hooks.
+    """Raise ValueError if a layer's type mixes rows or keeps state that is no tensor.
 
-    Also if torch compiled the layer, or it keeps state that is not a tensor.
-    `refuse_moving` tests other layers, once the image size is known.
+    Raises the errors of `refuse_hooks` too. `refuse_moving` tests layers of other
+    types, once the image size is known.
     """
     refuse_hooks(model.modules())
     for name, module in model.named_modules():
@@ -526,7 +535,7 @@ def _initialize(model: nn.Module) -> None:
 
 
 def trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Return names and values of the trained parameters, in a fixed order."""
+    """Return an iterator of (name, parameter) of trained parameters, in fixed order."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
@@ -541,7 +550,10 @@ def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def of_scores(loss: NetworkLoss = loss_of, bf16: bool = False) -> RowLoss:
-    """Return the mean of `loss` over a row's views, with bfloat16 products or not."""
+    """Return a row's loss as a function: the mean of `loss` over the row's views.
+
+    With `bf16`, the network computes products in bfloat16.
+    """
 
     def row_loss(model: nn.Module, views: Tensor, labels: Tensor) -> Tensor:
         with torch.autocast(views.device.type, torch.bfloat16, enabled=bf16):

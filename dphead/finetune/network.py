@@ -240,9 +240,10 @@ class Network:
     Raises
     ------
     ValueError
-        If `build_network` raises it, or for a user's code `refuse_memory`. If the model
-        does not accept rows of this shape, does not return a score for each class, or
-        mixes rows.
+        If `build_network` raises it, or for a user's code `refuse_memory`. If the loss
+        calls layers of `module` itself. Without `row_loss`, also if the model does not
+        accept rows of this shape, does not return a score for each class, or mixes
+        rows.
     """
 
     def __init__(
@@ -365,6 +366,8 @@ class Network:
 class TorchSums:
     """Sum a network's clipped gradients, as its `BlockSum`.
 
+    Other statistics, such as those of a normalization, are left to `CpuSums`.
+
     Rows go through the network in chunks of a fixed size, for any sample. On the CPU
     only one thread is used. Several threads can divide a chunk in the middle of a row,
     so the bits of a row would depend on its slot.
@@ -381,14 +384,16 @@ class TorchSums:
         each row equally. On a CPU, it chooses 1 if a trial finds that a row's bits
         depend on its slot.
     batch : int, default 256
-        Expected rows per pass. A chunk has at most a quarter of them, because the last
-        chunk is padded, but up to 32. On a CPU, a chunk of more than 8 rows takes at
-        most 160 MiB.
+        Expected rows of a batch. A chunk has about as many rows, at most. Above 32 rows
+        it has at most a quarter of the batch, because the last chunk is padded. On a
+        CPU, a chunk of more than 8 rows takes about 160 MiB at most.
 
     Raises
     ------
     ValueError
         If the model does not allow per-example gradients.
+    MemoryError or torch.OutOfMemoryError
+        If the gradient of one row does not fit in memory.
     """
 
     parallel = False
@@ -416,10 +421,11 @@ class TorchSums:
         self._heads = CpuSums()
 
     def _fits(self, rows: int) -> bool:
-        """Return whether the gradients of this number of rows fit a GPU's memory.
+        """Return whether the gradients of this number of rows fit in memory.
 
         The trial runs before any charge, so that an unusable model spends no budget.
-        Raises ValueError if a row has no gradient.
+        Raises ValueError if the gradients cannot be computed, and the memory error if
+        those of a single row do not fit.
         """
         spec = self.network.spec
         # random rows, because a loss may raise an error for a row of zeros
@@ -485,20 +491,23 @@ class TorchSums:
         return equal
 
     def is_compared(self, statistic: Statistic) -> bool:
-        """Return whether a second computation checks the sum: not for gradients here.
+        """Return whether a second computation checks the sum: for all but gradients.
 
-        No second computation of a network's gradient gives the same bits.
+        No second way to compute a network's gradient gives the same bits.
         """
         return not isinstance(statistic, ModelGradient)
 
     def rows(self, ask: SumTask, block: Block) -> Any:
-        """Return the block itself, which `add` reads."""
+        """Return what `add` reads: the block, or the rows of `CpuSums`."""
         return (
             self._heads.rows(ask, block) if self.is_compared(ask.statistic) else block
         )
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the norms (k,) before clipping, with 0 for nonfinite gradients."""
+        """Return the gradients' norms (k,) before the clip; 0 without a finite one.
+
+        For other statistics, return the norms of `CpuSums`.
+        """
         if self.is_compared(ask.statistic):
             return self._heads.norms(ask, block)
         params = self._take(ask)
@@ -516,7 +525,10 @@ class TorchSums:
     def add(
         self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
-        """Add the clipped gradients of the `used` rows to `out` (size,) int64."""
+        """Add the clipped gradients of the `used` rows to `out` (size,) int64.
+
+        For other statistics, add the sum of `CpuSums`.
+        """
         if self.is_compared(ask.statistic):
             return self._heads.add(ask, rows, y, used, out)
         params = self._take(ask)
@@ -566,11 +578,11 @@ class TorchSums:
     def _computed(
         self, part: Block, used: np.ndarray, step: int, filled: bool = False
     ) -> Iterator[tuple[list[Part], np.ndarray]]:
-        """Yield a chunk's gradients with the rows that are used, each row at most once.
+        """Yield (gradients, bool for each slot: add it), with each row at most once.
 
-        A row whose computation raises adds zero, because an error would reveal the row.
-        If a chunk raises, each half is computed alone, with copies of one of its rows
-        in the free slots.
+        A row whose computation raises an error adds zero, because the error would
+        reveal the row. If a chunk raises one, its used rows are computed again with
+        copies of one of them in the free slots, then each half of them in this way.
         """
         slots = np.arange(len(used))
         place = np.where(used, slots, used.argmax()) if filled else slots
@@ -635,7 +647,7 @@ def network_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
 
 @one_thread()  # as in `try_rows`
 def _chunk_rows(network: Network, memory: int | None) -> tuple[int, int]:
-    """Return the numbers of rows of a chunk within `memory` bytes, and of a fast one.
+    """Return the most rows of a chunk in `memory` bytes, and the fastest number.
 
     The memory of a row is an estimate: twice its float32 gradients, four times the
     largest of them, and three and a half floats for each activation of each view.

@@ -128,7 +128,8 @@ class FinetuneOptions(RunOptions):
         replace(
             MEMORY,
             help="Memory for the per-example gradients of a chunk of images, such as "
-            "2GB. Default: on a CPU, the free memory, at most 2 GB; on a GPU, half.",
+            "2GB. Default: on a CPU, free memory up to 2 GB; on a GPU, half of "
+            "the free memory.",
         ),
     ] = None
     device: Annotated[

@@ -398,7 +398,10 @@ class PrivateTraining:
             processes. If the loss raises an error for a public random row, such as
             after `train()` of a module that it calls. No row is read.
         RuntimeError
-            If torch compiles the caller, or has hooks of saved tensors. No row is read.
+            If torch compiles the caller, or has hooks for saved tensors. No row is
+            read.
+        LedgerError
+            If the ledger refuses or cannot record the release.
         """
         if self._gradients is None:
             raise ValueError(
@@ -422,7 +425,7 @@ class PrivateTraining:
         raise StopIteration
 
     def _released(self, kept: list[Any]) -> Iterator[dict[str, Tensor]]:
-        """Yield the gradient of each remaining step."""
+        """Set `.grad` to the gradient of each remaining step, and yield it."""
         fit, specs = self._fit, self._fit.announced.specs
         batch = specs[0].n_rows * specs[0].sampling_prob
         rows, first, before = fit.rows(), self.step, np.empty(0)
@@ -507,9 +510,9 @@ class PrivateTraining:
 
 
 def _groups_of(rows: ImageRows) -> str:
-    """Return a digest of rows and groups, which a resume compares.
+    """Return a keyed digest of rows and groups, which a resume compares.
 
-    One charge covers one partition into groups. The run folder lacks the digest's key.
+    One charge covers one partition into groups. The key is not in the run folder.
     Raises ValueError without DPHEAD_HOME, which keeps the key.
     """
     if not has_home():
@@ -528,7 +531,7 @@ def _fixed(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _refuse(parameter: Tensor) -> None:
-    """Raise ValueError for a gradient that the user's own backward pass added."""
+    """Remove a gradient of the user's own backward pass, and raise ValueError."""
     parameter.grad = None
     raise ValueError(
         "a backward pass of your own added to the released gradient. Remove "
@@ -538,7 +541,7 @@ def _refuse(parameter: Tensor) -> None:
 
 
 def _saved(kept: list[Any], fit_id: str, step: int) -> bytes:
-    """Return the states of objects as a file of torch.
+    """Return a checkpoint in torch's format: fit id, step, and the objects' states.
 
     Raises ValueError for states that `_loaded` cannot read.
     """
@@ -566,7 +569,7 @@ def _plain(value: Any) -> Any:
 
 
 def _loaded(data: bytes) -> tuple[str, int, list[dict[str, Any]]]:
-    """Read what `_saved` wrote. No code in the file runs."""
+    """Return (fit id, step, states) of a checkpoint. No code in it runs."""
     return torch.load(BytesIO(data), weights_only=True)
 
 

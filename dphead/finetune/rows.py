@@ -24,7 +24,7 @@ class ImageRows:
     images : ndarray of shape (n, channels, h, w), uint8
         The images. Rows of floats may have any shape (n, ...).
     labels : ndarray of shape (n,), int
-        Their labels.
+        Their class indices; negative numbers mean no class.
     groups : ndarray of shape (n,), int, optional
         Group id of each image, from `group_ids`.
     group_cap : int, optional
@@ -83,7 +83,7 @@ class ImageRows:
         return own
 
     def digest(self) -> str:
-        """Return a SHA-256 of the rows and their groups."""
+        """Return a SHA-256 of the rows: their images, labels and numbers of images."""
         digest = hashlib.sha256((self._places >= 0).tobytes())
         digest.update(self._labels(self._places).tobytes())
         for row in self._places:

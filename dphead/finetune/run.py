@@ -105,7 +105,8 @@ def finetune(
     Notes
     -----
     The folder holds model.safetensors, model.json, report.json, report.html and
-    ledger.json. Call the function again to resume an interrupted run under its charge.
+    ledger.json, and run.toml if `options.config` has its text. Call the function again
+    to resume an interrupted run under its charge.
     """
     start = time.perf_counter()
     tell = begin or (lambda _: None)
@@ -257,7 +258,7 @@ def _prepare(
 def _shared_resume(
     solver: NetworkDescent, hosts: Hosts | None, out: Path
 ) -> tuple[NetworkDescent, int]:
-    """Return the solver at process 0's checkpoint, and its number of releases."""
+    """Return (solver, number of releases so far) at process 0's last checkpoint."""
     assert hosts is not None
     resumed = share_checkpoint(hosts, out)
     return replace(solver, resumed=resumed), _releases(solver, resumed)
@@ -449,7 +450,7 @@ def network_spec(
 
 
 def group_settings(group_cap: int | None) -> dict[str, int]:
-    """Return the report's setting of a training that protects groups."""
+    """Return the report's setting of a training that protects groups, else {}."""
     return {} if group_cap is None else {"images_of_a_group": group_cap}
 
 

@@ -33,8 +33,9 @@ def save_network(
 ) -> str:
     """Write model.safetensors and model.json, and return the sha256 of the tensors.
 
-    model.safetensors holds all weights, averaged if trained, and the transform of the
-    rows. Low-rank updates are added to the weights, so a reader needs no adapter.
+    model.safetensors holds all weights, and the transform of the rows, if any. Trained
+    weights are the average of the training. Low-rank updates are added to the weights,
+    so a reader needs no adapter.
     """
     network.gradients.set(torch.from_numpy(state.average).to(network.device))
     tensors = {
@@ -115,7 +116,7 @@ def _spec(facts: dict[str, Any]) -> NetworkSpec:
     """
     spec = dict(facts["network"])
     model = ModelSpec(**(spec.pop("model") | _UNUSED))
-    # shape, mean, std
+    # shape, mean and std are tuples, but lists in JSON
     spec |= {
         key: tuple(value) for key, value in spec.items() if isinstance(value, list)
     }

@@ -246,10 +246,10 @@ class Step:
     normalize : bool, default True
         Whether the gradient is also divided by the clip norm [De22].
     average : {"last", "ema"}, default "ema"
-        "last" keeps the last weights. "ema" averages them with De22's warm-up,
-        min(ema_decay, (1 + t) / (10 + t)).
+        "last" keeps the last weights. "ema" keeps a moving average of the weights. Its
+        decay at step t = 0, 1, ... is min(ema_decay, (1 + t) / (10 + t)) [De22].
     ema_decay : float, default 0.9999
-        Decay of the moving average.
+        Largest decay of the moving average.
     weight_decay : float, default 0.0
         Multiple of the weights that each step adds to the gradient, or to the
         optimizer's direction if `decoupled`.
@@ -309,7 +309,8 @@ class Settings(Step, ModelSpec):
     steps : int, optional
         Number of steps.
     epochs : float, optional
-        Alternative to `steps`, as in TB21: steps = epochs n / batch_size.
+        Alternative to `steps`, as in TB21: steps = epochs n / batch_size, rounded.
+        "allocation" rounds it to whole epochs.
     base_learning_rate : float, optional
         Alternative to `learning_rate`, as in TB21: it is multiplied by batch_size /
         512.
@@ -374,9 +375,9 @@ class Settings(Step, ModelSpec):
                 raise ValueError(f"{name} needs a batch size. Add --batch-size.")
 
     def resolved(self, n_rows: int) -> "Settings":
-        """Return the settings with epochs and base_learning_rate converted.
+        """Return the settings with `steps` and `learning_rate` in place of aliases.
 
-        The aliases become steps and learning_rate. Raises ValueError as
+        The aliases are `epochs` and `base_learning_rate`. Raises ValueError as
         `check_complete`.
         """
         self.check_complete()

@@ -48,11 +48,11 @@ class Data:
     Attributes
     ----------
     rows : Rows
-        The private rows. Of several processes, only process 0 can read all of them.
+        The private rows. With several processes, sums read `own` instead.
     own : Rows
         The rows that this process sums.
     measured : Opened or None
-        The rows to measure on, if they are test rows.
+        The rows to measure on; None for feature maps to train on.
     shape : tuple of int
         Shape of a row, such as (channels, h, w).
     pixels : bool
@@ -232,10 +232,10 @@ def _with_contents(
     digests: np.ndarray,
     groups: np.ndarray | None,
 ) -> str:
-    """Return a digest of a listing, its images and groups, which a resume compares.
+    """Return a keyed digest of a listing, its images and groups, for a resume.
 
-    Only a holder of the index's key can use it to test whether an image is there.
-    Without an index, the result is "", and a group cap is refused (`identified`).
+    Without the index's key, it does not show whether an image is there. Without an
+    index, the result is "". A group cap then needs a ledger in memory (`identified`).
     """
     if index is None:
         return ""

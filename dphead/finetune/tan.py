@@ -26,7 +26,7 @@ def plans(
     steps: Sequence[int],
     noise_multiplier: float = MIN_SIGMA,
 ) -> list[Schedule]:
-    """Return the cheapest batch in the flat region for each number of steps.
+    """Return the schedule that spends the budget at a noise, for each number of steps.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Simulated:
 
 
 def _smaller(settings: Settings, factor: float) -> Settings:
-    """Return the settings at (B / k, sigma / k). eta and other settings stay the same.
+    """Return the settings with batch size B / k, rounded, and noise sigma / k.
 
     Raises ValueError if the batch would have less than one row.
 
@@ -158,7 +158,8 @@ def run_simulations(
     Raises
     ------
     ValueError
-        If the data are not public, or there are too few factors.
+        If the data are not public, if there are too few factors, or if a factor is at
+        most 1 or above the batch size.
     """
     if not data_is_public:
         raise ValueError(
@@ -223,5 +224,5 @@ def decide(predictions: dict[int, Prediction]) -> tuple[int, str]:
 
 
 def in_percent(one: Prediction) -> str:
-    """Return the interval of a prediction, within the range of an accuracy."""
+    """Return the interval of a prediction in percent, cut to 0 to 100 %."""
     return f"{100 * max(one.low, 0):.2f} to {100 * min(one.high, 1):.2f} %"
