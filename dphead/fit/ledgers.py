@@ -65,6 +65,7 @@ from dphead.privacy.ledger.store import (
 )
 from dphead.privacy.rounding import as_declared
 
+_WITHOUT_DATA_SET = "no data set.others"  # no data set's id has a space
 _OTHER_HOME = (
     "Or set DPHEAD_HOME to another folder for data sets that share no images and no "
     "people with those of this home."
@@ -662,10 +663,10 @@ def charging(
 ) -> Iterator[None]:
     """Hold the locks of the home and the team, check a charge, and note its ledger.
 
-    A ledger that is not the one noted at its path is refused. The ledger is noted for
-    its data set before the charge. `fix_budget` takes the same lock, so no budget can
-    be set elsewhere between check and charge. No id system can be declared in between
-    either.
+    A ledger that is not the one noted at its path is refused. The ledger is noted
+    before the charge, for its data set if it has one. `fix_budget` takes the same lock,
+    so no budget can be set elsewhere between check and charge. No id system can be
+    declared in between either.
 
     Parameters
     ----------
@@ -683,6 +684,7 @@ def charging(
     # A team's server knows budgets of the same images, even if the home is not usable.
     if dataset_id is None or not (ledger.url or team_url() or has_home()):
         check_noted(ledger.path, ledger)
+        note_ledger(ledger.path, dataset_id, ledger, new_budget)
         yield
         return
     index = people_index()
@@ -1027,8 +1029,13 @@ def _read(
         return Elsewhere(place, name, None, budget, shares=name != dataset_id), [], []
 
 
-def notes_path(dataset_id: str) -> Path:
-    """Return the file that names a data set's ledgers in other places."""
+def notes_path(dataset_id: str | None) -> Path:
+    """Return the file that names a data set's ledgers in other places.
+
+    Without a data set, it names the ledgers that had none when they were noted.
+    """
+    if dataset_id is None:
+        return home_folder("ledgers") / _WITHOUT_DATA_SET
     return default_ledger_path(dataset_id).with_suffix(".others")
 
 
@@ -1054,7 +1061,7 @@ class _Note:
     budget: dict[str, float] | None = None
 
 
-def _notes(dataset_id: str) -> dict[str, _Note]:
+def _notes(dataset_id: str | None) -> dict[str, _Note]:
     """Return the last note of each noted ledger by its place.
 
     Raises LedgerError if the file of notes is damaged.
@@ -1076,7 +1083,7 @@ def _notes(dataset_id: str) -> dict[str, _Note]:
     return notes
 
 
-def _notes_at(place: str | Path, dataset_id: str) -> list[_Note]:
+def _notes_at(place: str | Path, dataset_id: str | None) -> list[_Note]:
     """Return the notes of a data set that lead to one file."""
     path, notes = os.path.realpath(place), _notes(dataset_id).items()
     return [note for one, note in notes if os.path.realpath(one) == path]
@@ -1105,7 +1112,7 @@ def check_noted(place: str | Path, book: Ledger | None = None) -> None:
     if place == IN_MEMORY or is_on_server(place) or not has_home():
         return
     path = os.path.realpath(place)
-    noted = [name for name in data_sets_of_home() if _notes_at(path, name)]
+    noted = [name for name in (*data_sets_of_home(), None) if _notes_at(path, name)]
     with ExitStack() as opened:
         if noted and book is None and os.path.isfile(path):
             book = opened.enter_context(closing(Ledger(path, read_only=True)))
@@ -1113,23 +1120,24 @@ def check_noted(place: str | Path, book: Ledger | None = None) -> None:
         gone = [
             name
             for name in noted
-            if book is None or theirs != name or not _is_noted(book, name)
+            if book is None or name not in (None, theirs) or not _is_noted(book, name)
         ]
     if not gone:
         return
+    of = "" if gone[0] is None else f" of data set {gone[0]}"
     state = "is missing" if book is None else "was replaced by another one"
     if theirs not in (None, gone[0]):
         state = f"was replaced by one of data set {theirs}"
     raise LedgerError(
-        f"The ledger {path} of data set {gone[0]} {state}, and may hold fits. Nothing "
-        "was charged, set or merged. Mount its volume or restore a copy that holds all "
-        "its fits, then run this command again. If it was moved, type its new path. A "
-        "different ledger needs a different path. If this ledger never held a fit, "
-        f"remove its line from {notes_path(gone[0])}."
+        f"The ledger {path}{of} {state}, and may hold fits. Nothing was charged, set "
+        "or merged. Mount its volume or restore a copy that holds all its fits, then "
+        "run this command again. If it was moved, type its new path. A different "
+        "ledger needs a different path. If this ledger never held a fit, remove its "
+        f"line from {notes_path(gone[0])}."
     )
 
 
-def _is_noted(book: Ledger, dataset_id: str) -> bool:
+def _is_noted(book: Ledger, dataset_id: str | None) -> bool:
     """Return whether a ledger is the noted one, or no ledger was noted at its path."""
     if book.url:  # its name has the server's id
         return True
@@ -1147,26 +1155,24 @@ def _is_sealed(book: Ledger) -> bool:
 
 def note_ledger(
     path: str,
-    dataset_id: str,
+    dataset_id: str | None,
     book: Ledger | None = None,
     new_budget: Mapping[str, float] | None = None,
 ) -> None:
-    """Note in DPHEAD_HOME, durably, that a data set has a non-default ledger.
+    """Note in DPHEAD_HOME, durably, a ledger that is not a data set's default ledger.
 
     If `book`, the ledger opened for writing, is given, its identity is noted too, and
     its budget, or `new_budget` if it can be set. If DPHEAD_HOME is read-only or another
     user's, this function notes nothing. Raises LedgerError if it cannot be written for
     another reason.
     """
-    if not has_home():
+    if path == IN_MEMORY or not has_home():
         return
     # compare without following a link at this path, which leads to another file
-    default = default_ledger_path(dataset_id)
-    own = os.path.join(os.path.realpath(default.parent), default.name)
+    folder = os.path.realpath(home_folder("ledgers"))
+    own = os.path.join(folder, f"{dataset_id}.sqlite")
     # note the file: a link to it may be removed first
     name = path if is_on_server(path) else os.path.realpath(path)
-    if path == IN_MEMORY:
-        return
     note = _Note()
     if book is not None and not book.url:
         # set it before the note: if this process dies, no note has another identity
@@ -1196,7 +1202,7 @@ def _note_link(place: str, dataset_id: str, book: Ledger) -> None:
         _keep_note(book.path, dataset_id, _note_of(book))
 
 
-def _keep_note(name: str, dataset_id: str, note: _Note) -> None:
+def _keep_note(name: str, dataset_id: str | None, note: _Note) -> None:
     """Write a ledger's note durably, if this user may write to DPHEAD_HOME."""
     notes = _notes(dataset_id)
     known = name in notes and note in (_Note(), notes[name])

@@ -420,6 +420,48 @@ def test_a_linked_ledger_is_noted_when_it_is_first_read(features, tmp_path, firs
     assert found[str(own)] is None
 
 
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_ledger_of_arrays_is_known_by_its_path(tmp_path, empty):
+    """Its volume is not mounted, or another ledger is in its place."""
+    volume, X, y = tmp_path / "volume", np.eye(9, 4), np.arange(9) % 2
+    volume.mkdir()
+    book = volume / "a.sqlite"
+
+    def fit():
+        DPLeastSquaresClassifier(epsilon=1.0, ledger=book, classes=[0, 1]).fit(X, y)
+
+    fit()
+    volume.rename(tmp_path / "away")
+    volume.mkdir()
+    if not empty:
+        Ledger(book).set_budget(9.0, 1e-5)
+    before = contents(tmp_path)
+    with pytest.raises(LedgerError, match=GONE) as told:
+        fit()
+    assert f"{book} is missing" in str(told.value) or not empty
+    with pytest.raises(LedgerError, match=GONE):
+        read_ledger(book, None)
+    assert contents(tmp_path) == before and noted_ledgers(ID) == []
+    shutil.rmtree(volume)
+    (tmp_path / "away").rename(volume)
+    fit()
+    assert Ledger(book).count_fits() == 2
+
+
+def test_a_new_ledger_with_a_budget_is_known_before_its_first_fit(features, tmp_path):
+    """Its first fit decides which data set it counts."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    budget = ("--epsilon", 1.2, "--delta", 1e-5)
+    fitted("ledger", "budget", volume / "p.sqlite", *budget)
+    volume.rename(tmp_path / "away")
+    given = ("-o", tmp_path / "run", *FIT, "--ledger", volume / "p.sqlite")
+    assert GONE in refusal("fit", features, *given)
+    (tmp_path / "away").rename(volume)
+    fitted("fit", features, *given)
+    assert noted_ledgers(id_of(features)) == [str(volume / "p.sqlite")]
+
+
 def test_a_linked_ledger_without_a_charge_is_not_locked_out(features, tmp_path):
     """A fit was refused before its charge, and its owner moved the new file."""
     own = linked(tmp_path / "volume", id_of(features))
