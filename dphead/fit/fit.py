@@ -423,10 +423,10 @@ def charge_ledger(
 
 
 def _check_own(ledger: Ledger, seed: int | None) -> None:
-    """Raise LedgerError if a fit would make the total of other fits infinite.
+    """Raise LedgerError unless the ledger is in memory and holds no fit with noise.
 
-    A fit with a seed or without noise has an infinite epsilon, and no charge can be
-    undone.
+    A fit with a seed or without noise needs such a ledger: its epsilon is infinite, and
+    no charge can be undone.
     """
     if ledger.path == IN_MEMORY and not any(
         event.noise_multiplier for event in ledger.events()

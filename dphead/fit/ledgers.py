@@ -721,7 +721,10 @@ def _check_people(
 
 @contextmanager
 def _held_people(index: ImageIndex) -> Iterator[Callable[[], object]]:
-    """Lock the declarations of people, and yield a check that the lock is held."""
+    """Lock the declarations of people, and yield a function that checks the lock.
+
+    The function raises LedgerError if a server's lock was lost, and else does nothing.
+    """
     with ExitStack() as held_lock:
         url = team_url()
         if url is not None:

@@ -235,7 +235,8 @@ def interrupted(out: Path) -> str | None:
 def resumed_at(out: Path, done: int) -> list[int]:
     """Return the numbers of committed releases at which this run was resumed, sorted.
 
-    `done` is the current number, which is added to the list and stored in fit.json.
+    `done` is the current number, which is added to the list. If the folder has a
+    fit.json, it is stored there.
     """
     marker = _marker(out) or {}
     found = sorted({*marker.get("resumed", []), done})

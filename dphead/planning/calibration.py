@@ -182,8 +182,8 @@ def smallest_scale(
     step : float
         First step of the search around the guess, in log s.
     roughly : callable, optional
-        Faster function with about the same costs. The search then needs `cost` at
-        three values of s, or some more if the signs of both differ.
+        Faster function with about the same costs. The search then computes `cost` at
+        three values of s, and at some more if the costs differ much.
 
     Raises
     ------

@@ -67,7 +67,7 @@ class Newton:
         check_settings(self)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the centering releases, then a gradient and m Hessians per step."""
+        """Return the centering releases, then two for each step: gradient, Hessians."""
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         gradient, hessians = self._statistics(facts)
         # Both releases of a step use the same rows. The plan charges 2/σ² for both. No

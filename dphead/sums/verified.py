@@ -104,7 +104,7 @@ class VerifiedSum:
 
 
 class _OnePass:
-    """Sum all statistics of a full-batch request in one pass, for its first release.
+    """Sum all statistics of a full-batch request in one pass, at its first release.
 
     Each release of a sample has its own pass.
 

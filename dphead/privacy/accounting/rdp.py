@@ -208,7 +208,7 @@ def filter_order(epsilon: float, delta: float) -> float:
     require(finite, known, "epsilon", epsilon, hint)
 
     def room(order: float) -> float:
-        """Return the largest mu²/2 that the budget allows a Gaussian mechanism."""
+        """Return the largest mu²/2 of a Gaussian that an order's bound allows."""
         failure = math.log(delta * order) / (order - 1)
         return (epsilon - math.log1p(-1 / order) + failure) / order
 

@@ -128,7 +128,7 @@ def is_url(path: object) -> bool:
 
 
 def is_on_server(path: object) -> bool:
-    """Return whether a ledger's path is a URL, or a name, of a PostgreSQL server.
+    """Return whether a ledger's path is a server's URL, or a ledger's name there.
 
     Raises LedgerError as `is_url`.
     """
