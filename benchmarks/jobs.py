@@ -437,7 +437,7 @@ def _table2(claim: Claim) -> Iterator[Job]:
 
 
 def _chosen(dataset: str, epsilon: float) -> list[Settings]:
-    """Return settings that were chosen on held-out training rows, for a budget."""
+    """Return the settings chosen for an epsilon, on held-out training rows."""
     rows = tomllib.loads(CHOSEN.read_text())["chosen"]
     return [r for r in rows if r["dataset"] == dataset and epsilon in r["epsilons"]]
 

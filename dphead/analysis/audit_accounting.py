@@ -33,7 +33,8 @@ def recomputed_epsilon(
 ) -> float | None:
     """Return the recomputed epsilon of these releases at `delta`.
 
-    Return None for groups in random batches, and for losses beyond the grid.
+    Return None for random batches with a group cap above 1, and for privacy losses
+    beyond the grid of the computation.
     """
     full = [s for s in specs if s.sampling_prob == 1 and s.epoch_steps == 1]
     # each of a unit's `cap` rows moves the sum by 1 / sigma deviations of the noise

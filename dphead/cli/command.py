@@ -41,7 +41,8 @@ def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], 
 def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     """Use a TOML file's values as the command's defaults, which typed options override.
 
-    Raises BadParameter if the file is not TOML or has an unknown option.
+    Raises BadParameter for a file that cannot be read, is not TOML or has an unknown
+    option.
     """
     if path is None:
         return

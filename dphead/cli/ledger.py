@@ -347,10 +347,11 @@ def _check_known(dataset_id: str) -> None:
 
 
 def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
-    """Return the ledgers that an argument names. Only a server has several ledgers.
+    """Return the ledgers that an argument names; several only for a server's URL.
 
-    With `own`, a features file means the ledger file in DPHEAD_HOME, even if there is a
-    team's server.
+    Without `write`, they are read-only, and a features file whose data set has no
+    ledger file gives an empty ledger in memory. With `own`, a features file means the
+    ledger file in DPHEAD_HOME, even if there is a team's server.
     """
     from dphead.fit.ledgers import (
         counted_in,

@@ -247,7 +247,8 @@ class PrivateEstimator(BaseEstimator):
     def _new_rows(self, x: Any) -> Any:
         """Return checked rows.
 
-        With an infinite epsilon, raises ValueError for rows that are not finite.
+        Raises ValueError for rows of another width than those of the fit. With an
+        infinite epsilon, also for rows that are not finite.
         """
         check_is_fitted(self)
         (x,) = map(dense, as_arrays(x))

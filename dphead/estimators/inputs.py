@@ -262,10 +262,10 @@ def _hosts_of(x: DeviceRows, groups: Any) -> Hosts | None:
     equal = {i: slice(*ends[i : i + 2]) for i in range(hosts.count)}
     if groups is not None or x.slots_of != equal:
         raise ValueError(
-            "Rows on several processes cannot have groups. Each process must hold an "
-            f"equal part, in the order of the processes. Process {hosts.index} holds "
-            f"rows {x.slots.start} to {x.slots.stop - 1} of {len(x)}. Use `dphead fit` "
-            "with a features file instead."
+            "Rows on several processes must have no groups, and each process must hold "
+            "an equal part, in the order of the processes. Process "
+            f"{hosts.index} holds rows {x.slots.start} to {x.slots.stop - 1} of "
+            f"{len(x)}. Use `dphead fit` with a features file instead."
         )
     return hosts
 

@@ -626,11 +626,11 @@ def _common(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def recognized(overlaps: list[Overlap], begun: str | None = None) -> str | None:
-    """Return the data set that images belong to, or None for new images.
+    """Return the data set with most of the images (`Overlap.same`), or None if new.
 
-    `begun` is the data set that an earlier part of the images belongs to. Raises
-    ExtractError if some images, but not most, belong to another data set, so that the
-    user must decide.
+    If an earlier part of the images belongs to the data set `begun`, no other one is
+    returned. Raises ExtractError for any other notable overlap, because the user must
+    decide to which data set the images belong.
     """
     if overlaps and overlaps[0].same and begun in (None, overlaps[0].dataset_id):
         return overlaps[0].dataset_id

@@ -159,7 +159,7 @@ class _PatchLayer(nn.Module):
     def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
         """Return at most PATCHES random patches, (n, channels * _SIDE**2).
 
-        Computing all patches would need nine times the memory of the maps.
+        One image at a time: all patches need nine times the memory of the maps.
         """
         each = math.prod(side - _SIDE + 1 for side in maps.shape[2:])
         order = np.random.default_rng(SEED).permutation(len(maps) * each)[:PATCHES]

@@ -445,7 +445,8 @@ def write_features(
 def _columns(n_rows: int, **given: Any) -> dict[str, np.ndarray]:
     """Return the given columns as arrays.
 
-    Raises FormatError unless each is (n_rows,) and labels are whole numbers.
+    "group" is replaced by ids. Raises FormatError unless each column is (n_rows,) and
+    labels are whole numbers. Also for groups that `check_exact` or `group_ids` refuses.
     """
     columns = {
         name: np.asarray(values) for name, values in given.items() if values is not None

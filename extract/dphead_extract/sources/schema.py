@@ -85,7 +85,10 @@ class Schema:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """Read a schema from a TOML file. Raises ExtractError if it cannot be read."""
+        """Return the schema in a TOML file.
+
+        Raises ExtractError if the file cannot be read, or has invalid values.
+        """
         try:
             return cls.of(tomllib.loads(read_text(Path(path))).items())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -95,7 +98,10 @@ class Schema:
 
     @classmethod
     def of(cls, declared: Iterable[tuple[str, Any]]) -> Self:
-        """Read pairs of a name and values. Raises ExtractError for invalid values."""
+        """Return the schema of pairs of a name and values.
+
+        Raises ExtractError for invalid values, or without any pair.
+        """
         pairs = [(name, what) for name, what in declared]
         columns = {name: _column(name, what) for name, what in pairs}
         if not columns:
