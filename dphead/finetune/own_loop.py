@@ -410,7 +410,7 @@ class PrivateTraining:
         # here, because an error in `_released` ends the training
         refuse_compilation()
         refuse_processes()
-        released, self._gradients = self._gradients, None  # the loss takes no step
+        released, self._gradients = self._gradients, None  # the loss cannot step
         try:
             try_rows(self._network.gradients, self._network.public[:1])
         finally:

@@ -28,14 +28,14 @@ _SHIFT_POWER_OF_WRONG = 0.15
 # Above _SHIFT_CLASSES classes, the shift grows with their number: 54 fits on 20 to 100
 # classes of CIFAR-100.
 _SHIFT_CLASSES, _SHIFT_POWER_OF_CLASSES = 10, 0.1
-# Upper bound of the gap, divided by the free parameters per unit; trials with synthetic
-# classes.
+# Upper bound of the gap, divided by the free parameters per unit: from trials with
+# synthetic classes.
 _GAP_PER_PARAMETER = 0.45
-# Relative standard deviation of gaps up to _GAP_KNOWN; above, it falls with the root of
-# the gap. expected: 93 % of 264 intervals of 90 % held.
+# Relative standard deviation of gaps up to _GAP_KNOWN. For larger gaps, it falls with
+# the root of the gap. In the table "expected", 93 % of 264 intervals of 90 % held.
 _GAP_RELATIVE_SD, _GAP_KNOWN = 0.6, 0.03
-# Up to this number of classes, _GAP_RELATIVE_SD holds for large gaps too; expected,
-# "Two classes".
+# Up to this number of classes, _GAP_RELATIVE_SD holds for large gaps too (section "Two
+# classes" of the same table).
 _FEW_CLASSES = 5
 _NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
 
