@@ -121,7 +121,7 @@ def missing(
     images: Path | None = None,
     file: Path | None = None,
 ) -> list[Task]:
-    """Return the fits that a selector lacks, grouped by features."""
+    """Return the fits of a selector that `out` does not store, grouped by features."""
     path = out / f"{selector.split('-')[0].lower()}.jsonl"
     done = {(row["key"], row["seed"]) for row in stored(out)}
     tasks: dict[tuple[str, int], Task] = {}

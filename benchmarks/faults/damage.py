@@ -138,7 +138,10 @@ def outcome(place: Path, done: Ended, damaged: str, seeded: bool) -> Outcome:
 
 
 def _rows(path: Path) -> list[str]:
-    """Return the rows of a finished features file, without its random salt and id."""
+    """Return features, labels and validity of a finished features file, as texts.
+
+    A file's id, salt and digests differ between equal runs, and are left out.
+    """
     from dphead_extract.features.format import open_features
 
     with open_features(path) as file:

@@ -150,7 +150,7 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
 
 
 def _unprotected(report: dict[str, Any]) -> str:
-    """List what is public, and the limits of the unit of privacy."""
+    """Return a line on what is public, and on whom the guarantee does not protect."""
     g = report["guarantee"]
     private_n = g["neighboring_relation"] == "add_remove"
     thing = name_unit_in(report)

@@ -143,7 +143,10 @@ class RowNorm:
         )
 
     def _part(self, x: torch.Tensor, i: int) -> torch.Tensor:
-        """Normalize part i, (B, channels, positions)."""
+        """Return part i of some rows, x (B, channels, positions), normalized.
+
+        For "group", the result is (B, groups, values of a group).
+        """
         import torch
 
         if self.kind == "group":
@@ -178,7 +181,7 @@ def signed_sqrt(x: torch.Tensor) -> torch.Tensor:
 
 
 def spatial_norms(x: torch.Tensor) -> torch.Tensor:
-    """Return the length of the channels at each position plus one, (B, 1, ...).
+    """Return one plus the length of the channels at each position, (B, 1, ...).
 
     A division by this length gives positions equal weight, except positions with values
     near zero.

@@ -330,8 +330,8 @@ def open_features(path: str | Path) -> FeaturesFile:
 def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> FeaturesFile:
     """Open the features file that a user gives as `--same-data-as`.
 
-    Raises FormatError if its number of rows or, unless `dataset_id` is None, its id
-    differs.
+    Raises FormatError as `open_features` does. Also if its number of rows or, unless
+    `dataset_id` is None, its id differs.
     """
     file = open_features(path)
     if dataset_id in (None, file.dataset_id) and file.n_rows == n_rows:

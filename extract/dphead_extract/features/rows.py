@@ -154,7 +154,10 @@ def group_names(groups: Any) -> set[str]:
 
 
 def _group_item(item: Any) -> int:
-    """Return the id of the group that an item names; no method of the item runs."""
+    """Return the id of the group that an item names; no method of the item runs.
+
+    Raises FormatError for a boolean, and for an item that has no name (`name_of`).
+    """
     if type(item) in (bool, np.bool_):
         raise FormatError(
             "Groups must be texts or numbers, got bool. Use `groups.astype(str)`."

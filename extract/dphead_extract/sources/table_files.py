@@ -143,7 +143,10 @@ class TableFile:
             yield from held
 
     def _items(self, table: pa.Table, column: str) -> pa.ChunkedArray:
-        """Return the names for the indices in a column; null for -1 or null."""
+        """Return the names for the indices in a column; null for -1 or null.
+
+        Raises ExtractError for any other number that is no index of a name.
+        """
         names = self._named[column]
         places = table.column(column).cast(pa.int64())
         places = _pc.if_else(_pc.equal(places, -1), None, places)
