@@ -10,7 +10,7 @@ BLUE, ORANGE = "#0072b2", "#d55e00"
 
 
 def new_figure(columns: int, size: tuple[float, float]) -> Any:
-    """Return a figure, which opens no window, and a list of its axes."""
+    """Return a figure, which opens no window, and an array of its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")

@@ -211,7 +211,10 @@ def _epsilons(paper: str, table: dict[str, Any]) -> Iterator[Claim]:
 def _claim(
     fields: dict[str, Any], block: dict[str, Any], cell: str, **place: str
 ) -> Claim:
-    """Build a claim from its fields and cell, and add its delta, preset and needs."""
+    """Build a claim from its fields and cell, and add its delta, preset and needs.
+
+    Raises ValueError for a cell that is no number.
+    """
     match = CELL.fullmatch(block["at_most"] if cell == "-" else cell.lstrip("?"))
     if match is None:
         raise ValueError(

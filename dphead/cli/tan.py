@@ -111,7 +111,7 @@ def _show(
     "--noise-multiplier",
     type=values.NUMBER,
     default=2.0,
-    help="Noise multiplier. At 2 and above, epsilon follows TAN.",
+    help="Noise multiplier, at least 2.",
 )
 @click.option(
     "--steps",
@@ -135,9 +135,9 @@ def _plan(
 ) -> None:
     """Print the smallest batch size for each number of steps.
 
-    Epsilon follows TAN at the required noise multipliers, 2 and above. Only training
-    shows which number of steps is best. Simulate several on public images, and pass the
-    results with --simulated.
+    The noise multiplier must be at least 2. The total amount of noise (TAN) then nearly
+    determines epsilon. Only training shows which number of steps is best. Simulate
+    several on public images, and pass the results with --simulated.
 
     \b
     dphead tan plan --n-rows 50000 --epsilon 8 --delta 1e-5

@@ -106,7 +106,8 @@ def read_idx(path: Path) -> np.ndarray:
 def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
     """Return the images and labels files of each split.
 
-    `path` is a folder or one images file.
+    `path` is a folder or one images file. Raises ExtractError for images without
+    labels, for two images files of one split, and if only some files name a split.
     """
     pairs: dict[str, tuple[Path, Path]] = {}
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
