@@ -150,7 +150,8 @@ def guarantee_of(
     digests of the report and the head.
     """
     report, ledger, stated = finished.report, finished.ledger_now, finished.report
-    if any(outdated(finished)):  # the report was written before a merge of ledgers
+    # ledgers were merged after the report was written
+    if finished.merged or any(outdated(finished)):
         now = finished.report_now()
         stated = now | {"statement": statement_of(now)}
     found = {key: report["guarantee"][key] for key in _GUARANTEE}

@@ -25,7 +25,7 @@ from dphead.finetune.network import NetworkSpec
 from dphead.finetune.options import FinetuneOptions, Scale
 from dphead.finetune.rows import ImageRows, group_places
 from dphead.fit import files
-from dphead.fit.files import SourceFacts, source_of_arrays
+from dphead.fit.files import DECLARED_IN_FIT, SourceFacts, source_of_arrays
 from dphead.fit.ledgers import (
     IN_MEMORY,
     RowGroups,
@@ -302,7 +302,7 @@ def source_of_given(
         spec.shape,
         classes,
         (spec.mean, spec.std),
-        declared="classes=",
+        declared=DECLARED_IN_FIT,
         pixels={},
         grouped=grouped,
     )

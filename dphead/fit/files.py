@@ -40,7 +40,7 @@ _MADE_BY = (
     "normalization",
     "library_versions",
 )
-_DECLARED_IN_FIT = "fit-flag"  # `SourceFacts.classes_declared`
+DECLARED_IN_FIT = "fit-flag"  # `SourceFacts.classes_declared`
 
 
 def is_features_file(path: Path) -> bool:
@@ -163,7 +163,7 @@ def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
         class_names=classes,
         dataset_id=counted_in(file.dataset_id),
         feature_space=file.feature_space,
-        classes_declared=file.classes_declared or _DECLARED_IN_FIT,
+        classes_declared=file.classes_declared or DECLARED_IN_FIT,
         extraction=extraction_of(file),
         grouped=file.group is not None,
         people=declared_people(RowGroups.of(file)),
@@ -175,7 +175,7 @@ def source_of_arrays(n_features: int, classes: list[str]) -> SourceFacts:
     """Describe an array source of unknown extraction."""
     unknown = Header(n_rows=1, n_features=1)
     made = {key: getattr(unknown, key) for key in _MADE_BY}
-    return SourceFacts(n_features, classes, None, "", _DECLARED_IN_FIT, made, False)
+    return SourceFacts(n_features, classes, None, "", DECLARED_IN_FIT, made, False)
 
 
 def check_selection(

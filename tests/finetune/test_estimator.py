@@ -241,6 +241,11 @@ def test_a_module_that_cannot_be_trained_privately_is_refused_by_its_layer(
     assert ledger.fits() == []
 
 
+def test_check_knows_that_the_classes_were_declared(tmp_path):
+    classifier(epsilon=3.0, steps=2).fit(*data()).save(tmp_path / "run")
+    assert "inferred classes" not in dphead("check", tmp_path / "run").out
+
+
 def test_images_that_are_not_uint8_are_refused():
     x, y = data()
     with pytest.raises(ValueError, match="uint8"):

@@ -181,6 +181,22 @@ def exported(run, folder):
     return found
 
 
+def test_an_export_after_a_merge_describes_the_shared_ledger(tmp_path, clinic):
+    """Even of a report without a budget, which no merge makes false."""
+    one, two = (made(tmp_path, name, 0) for name in ("one", "two"))
+    for features in (one, two):
+        fitted("fit", features, "-o", tmp_path / f"{features.stem}.run", *FIT)
+    fitted("ledger", "people", clinic, one, two)
+    sums = set()
+    for name in ("one", "two"):
+        out = tmp_path / f"{name}.export"
+        fitted("export", tmp_path / f"{name}.run", "--to", "sklearn", "-o", out)
+        statement = json.loads((out / "guarantee.json").read_text())["statement"]
+        sums.add(re.search(r"plain sum .* so far is epsilon = ([0-9.]+)", statement)[1])
+    (total,) = sums
+    assert float(total) > report_of(tmp_path / "one.run")["guarantee"]["epsilon"]
+
+
 def test_ledgers_that_exist_are_merged_and_count_the_sum(store, tmp_path, clinic):
     one, two = (made(tmp_path, name, 0) for name in ("one", "two"))
     for features, epsilon in ((one, 3), (two, 2)):
@@ -912,7 +928,7 @@ def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
     own = ("--relation", "replace_one", "--ledger", tmp_path / "other.sqlite")
     fitted(*fit, tmp_path / "r1", *own)
     said = refusal("ledger", "people", clinic, two)
-    assert "fits of another relation cannot be merged" in said
+    assert "cannot be merged, because one ledger counts one relation" in said
     assert counted_in(id_of(two)) == id_of(two)
     said = refusal(*fit, tmp_path / "r2")
     assert "have the budget epsilon=2" in said and "Nothing was charged" in said
@@ -940,7 +956,7 @@ def test_ledgers_of_another_relation_are_not_merged(tmp_path, clinic):
     charged(two, relation="replace_one")
     fitted("ledger", "people", clinic, one)
     said = refusal("ledger", "people", clinic, two)
-    assert "another relation cannot be merged" in said
+    assert "cannot be merged, because one ledger counts one relation" in said
     assert counted_in(id_of(two)) == id_of(two)
     assert len(people_index().images(id_of(two))) == 0  # nor was it declared
     charged(two, relation="replace_one")
@@ -955,7 +971,7 @@ def test_all_ledgers_of_a_data_set_are_of_one_kind_or_none_is_declared(
     charged(one)
     reserve(specs(1, 8.0, **{"group_cap": 2, **other}), Ledger(noted, id_of(one)))
     note_ledger(noted, id_of(one))
-    with pytest.raises(LedgerError, match=r"of another .* cannot be merged"):
+    with pytest.raises(LedgerError, match="cannot be merged, because one ledger"):
         module.declare_people(one, clinic, False)
     assert not people_index().knows(id_of(one))
     assert open_ledger(None, id_of(one)).meta("people") is None

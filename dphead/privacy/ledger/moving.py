@@ -187,15 +187,18 @@ def _check_kinds(books: Sequence[Ledger]) -> None:
     """Raise LedgerError if the fits of ledgers differ in relation or unit."""
     for key in ("relation", "group_cap"):
         found = {book.path: value for book in books if (value := book.meta(key))}
-        # a ledger may count different caps (proofs/groups.md), but not groups and rows
-        kinds = {
-            value == "null" if key == "group_cap" else value: f"{value} in {path}"
-            for path, value in found.items()
-        }
+        if key == "group_cap":
+            # a ledger may count different caps (proofs/groups.md)
+            found = {
+                path: "single rows" if value == "null" else "groups"
+                for path, value in found.items()
+            }
+        kinds = {kind: path for path, kind in found.items()}
         if len(kinds) > 1:
+            told = " and ".join(f"{kind} ({path})" for kind, path in kinds.items())
             raise LedgerError(
-                f"Ledgers with fits of another {key.replace('_', ' ')} cannot be "
-                f"merged, got {' and '.join(kinds.values())}. Keep the ledgers."
+                f"Ledgers of {told} cannot be merged, because one ledger counts one "
+                f"{'relation' if key == 'relation' else 'unit'}. Keep the ledgers."
             )
 
 

@@ -139,7 +139,7 @@ def test_all_ledgers_of_a_data_set_are_merged_or_none(books, tmp_path):
     reserve(specs(1, 8.0), target)
     reserve(specs(1, 8.0, relation="replace_one"), two)
     before = [one.facts() for one in (*books, two)]
-    with pytest.raises(LedgerError, match="another relation cannot be merged"):
+    with pytest.raises(LedgerError, match=r"replace_one .* cannot be merged"):
         merge([one, two], target)
     with pytest.raises(LedgerError, match="A merge needs ledgers of one data set"):
         merge([one, Ledger(tmp_path / "c.sqlite", "c")], target)
@@ -194,7 +194,7 @@ def test_ledgers_of_another_unit_are_refused_before_either_changes(books):
     reserve(specs(1, 8.0, group_cap=2), source)
     reserve(specs(1, 8.0), target)
     before = [one.facts() for one in books]
-    with pytest.raises(LedgerError, match="group cap cannot be merged"):
+    with pytest.raises(LedgerError, match=r"groups .* cannot be merged"):
         merge([source], target)
     assert [one.facts() for one in books] == before
 
