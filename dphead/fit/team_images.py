@@ -78,7 +78,7 @@ class TeamImages(ImageIndex):
                     partial = self.mark("partial", other.dataset_id)
                     self._keep_marks(other.dataset_id, [partial])
                 super()._grow(other.dataset_id, digests[decoded][shared])
-                self._keep_marks(dataset_id, [self._pair(dataset_id, other)])
+                self._keep_marks(dataset_id, [self._pair(dataset_id, other.dataset_id)])
         super()._grow(dataset_id, digests)
         if self.is_partial(dataset_id):
             self._keep_marks(dataset_id, [self.mark("whole", dataset_id)])

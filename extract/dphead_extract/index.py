@@ -181,9 +181,14 @@ class ImageIndex:
         because they can fall below _NOTABLE when it grows. The images of each command
         are then also stored as a part.
         """
+        if not self.knows(dataset_id):
+            self._forget_blocks(dataset_id)
         before, own = self.images(dataset_id), _split(digests)[0]
         if len(before) and not _contains(before, _canonical(own, self._aliases())):
-            shared = [self._pair(dataset_id, one) for one in self.sharing(dataset_id)]
+            shared = [
+                self._pair(dataset_id, one.dataset_id)
+                for one in self.sharing(dataset_id)
+            ]
             self._keep_marks(dataset_id, shared)
             for part in (before, digests)[len(self._parts(dataset_id)) > 0 :]:
                 name = self._seal(np.unique(part).tobytes()).hex()
@@ -229,9 +234,18 @@ class ImageIndex:
             for start in rows
         ]
 
-    def _pair(self, dataset_id: str, other: Overlap) -> int:
+    def _forget_blocks(self, dataset_id: str) -> None:
+        """Remove the marks of blocks whose images were in an entry that was lost."""
+        name = dataset_id + _MARKS
+        known = self._stored(name)
+        if len(known):
+            pairs = [self._pair(dataset_id, other) for other in self._names()]
+            kept = np.array([*pairs, self.mark("partial", dataset_id)], np.uint64)
+            self._write(name, np.intersect1d(known, kept))
+
+    def _pair(self, dataset_id: str, other: str) -> int:
         """Return the mark of two data sets that share notably many images."""
-        return self.mark("shared", *sorted([dataset_id, other.dataset_id]))
+        return self.mark("shared", *sorted([dataset_id, other]))
 
     def mark(self, *parts: object) -> int:
         """Return a keyed 64-bit digest of `parts`, joined as texts by spaces."""
@@ -363,7 +377,8 @@ class ImageIndex:
         ]
 
     def _shared_before(self, dataset_id: str, other: Overlap) -> bool:
-        mark, both = self._pair(dataset_id, other), (dataset_id, other.dataset_id)
+        both = dataset_id, other.dataset_id
+        mark = self._pair(*both)
         return any(mark in self._stored(name + _MARKS) for name in both)
 
     def overlaps(

@@ -43,6 +43,8 @@ class Survey:
     has_color: bool = False
     # keyed digests for the index
     digests: list[list[int]] = field(default_factory=list)
+    # digests (16 bytes) of all rows, b"" for unreadable ones
+    rows: list[bytes] = field(default_factory=list)
     deep: DeepImages = field(default_factory=DeepImages)
 
 
@@ -72,21 +74,28 @@ def survey(
         except UnreadableImage as error:
             return error
         known = index and index.digests(source.forms(raw, image))
-        return image.shape, known, source.highest_level(raw, image)
+        return image.shape, known, source.highest_level(raw, image), _digest(image)
 
     for row, seen in enumerate(_each(source, look, source.n_rows, workers)):
         if progress is not None:
             progress(row + 1, source.n_rows)
         if isinstance(seen, UnreadableImage):
             found.unreadable[row] = str(seen)
+            found.rows.append(b"")
             continue
-        shape, digest, level = seen
+        shape, digest, level, own = seen
+        found.rows.append(own)
         found.shapes.add(shape[:2])
         found.has_color |= len(shape) == 3
         found.deep.add(level)
         if digest is not None:
             found.digests.append(digest)
     return found
+
+
+def _digest(image: np.ndarray) -> bytes:
+    """Return a digest of a decoded image, which this process alone compares."""
+    return row_digest("", image.shape, image.tobytes()).tobytes()
 
 
 def read_digests(source: Source, salt: str, n_rows: int, workers: int) -> np.ndarray:
@@ -220,7 +229,8 @@ class Target:
 class Loop:
     """Compute the rows of features files, block by block.
 
-    Each file has its own backbone. An image is decoded once for all files.
+    Each file has its own backbone. An image is decoded once for all files. `checked`
+    has the digests of `Survey.rows`, or none: a row of another image ends the loop.
 
     A job is one batch of the backbone with the largest batches. A batch never crosses a
     block, and several jobs run at the same time.
@@ -237,8 +247,10 @@ class Loop:
         source: Source,
         targets: Sequence[Target],
         progress: RowProgress | None,
+        checked: Sequence[bytes] = (),
     ):
         self.source, self.targets, self.progress = source, targets, progress
+        self.checked = checked
         self.settings, self.header = targets[0].settings, targets[0].writer.header
         self.device, self.salt = self.settings.device, targets[0].writer.salt
         self.job_rows = max(target.settings.batch_size for target in targets)
@@ -275,8 +287,8 @@ class Loop:
         on_cpu = self.device.type == "cpu"
         return -(-self.header.block_rows // self.job_rows) if on_cpu else 1
 
-    def _raw_batches(self) -> Iterator[list[np.ndarray | bytes | None]]:
-        """Yield the undecoded rows of each job.
+    def _raw_batches(self) -> Iterator[list[tuple[np.ndarray | bytes | None, Any]]]:
+        """Yield the undecoded rows of each job, with their digests of the survey.
 
         They are read in order, because a table has no fast access to a single row.
         """
@@ -284,16 +296,16 @@ class Loop:
         for block in range(self.behind.next_row, n, block_rows):
             end = min(block + block_rows, n)
             for first in range(block, end, size):
-                yield [
-                    self.source.raw(row) for row in range(first, min(first + size, end))
-                ]
+                rows = range(first, min(first + size, end))
+                checked = [self.checked[row] if self.checked else None for row in rows]
+                yield [*zip(map(self.source.raw, rows), checked, strict=True)]
 
     def _tell(self, extra: int = 0) -> None:
         if self.progress is not None:
             self.progress(self.behind.next_row + extra, self.header.n_rows)
 
     def _batch(
-        self, raw: list[np.ndarray | bytes | None]
+        self, raw: list[tuple[np.ndarray | bytes | None, Any]]
     ) -> tuple[list[torch.Tensor], dict[str, np.ndarray]]:
         """Return a job's features, on a GPU its pixels, and its other columns.
 
@@ -308,7 +320,7 @@ class Loop:
         # different kernel could round the rows of the last batch after a row is added
         # or removed.
         pixels = [target.blank(n) for target in self.targets]
-        for row, data in enumerate(raw):
+        for row, (data, checked) in enumerate(raw):
             try:
                 image = self.source.decode(data)
             except UnreadableImage:
@@ -318,6 +330,12 @@ class Loop:
                         "same command again."
                     ) from None
                 continue
+            # the index has the image that was checked
+            if checked not in (None, _digest(image)):
+                raise ResumableError(
+                    "An image changed after dphead checked it. Run the same command "
+                    "again when no other program writes the images."
+                )
             columns["valid"][row] = True
             columns["row_digest"][row] = row_digest(
                 self.salt, image.shape, image.tobytes()

@@ -148,8 +148,8 @@ def extract(
         different configuration. Later, if features are not finite, or the images differ
         from the images of same_data_as. The unfinished file is then removed.
     ResumableError
-        If a file cannot be written, such as on a full disk, or if an image became
-        unreadable after it was checked.
+        If a file cannot be written, such as on a full disk, or if an image changed or
+        became unreadable after it was checked.
     """
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
@@ -198,7 +198,8 @@ def extract(
         done_before, began = writer.next_row, time.perf_counter()
         already_complete = all(target.writer.already_complete for target in targets)
         if not already_complete:
-            _fill(part, targets, _named(progress, "extracting features"))
+            extracting = _named(progress, "extracting features")
+            _fill(part, targets, found.rows, extracting)
         seconds = time.perf_counter() - began
         if options.index is not None:  # now it has all images of the written rows
             blocks = range(part.first, part.first + part.n_rows, options.block_rows)
@@ -288,12 +289,15 @@ def _check_written(
 
 
 def _fill(
-    source: Source, targets: Sequence[Target], progress: RowProgress | None
+    source: Source,
+    targets: Sequence[Target],
+    checked: Sequence[bytes],
+    progress: RowProgress | None,
 ) -> None:
     writers = [target.writer for target in targets]
     names = [write_names(writer.path, source.names, source.first) for writer in writers]
     try:
-        Loop(source, targets, progress).run()
+        Loop(source, targets, progress, checked).run()
         for writer in writers:
             writer.finish()
     except ResumableError:

@@ -152,6 +152,9 @@ def test_only_a_written_file_says_that_the_index_has_its_images(
     assert index.has_blocks(*known)
     (index.folder / f"{known[0]}.digests").unlink()
     assert not index.has_blocks(*known)
+    # a new entry has the images of one file only
+    index.add(known[0], np.arange(3, dtype=np.uint64))
+    assert not index.has_blocks(*known)
 
 
 def test_a_file_of_other_images_with_the_same_names_is_not_known(

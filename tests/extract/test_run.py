@@ -10,8 +10,10 @@ from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.features.format import open_features
 from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.images import PixelRange
+from dphead_extract.index import ImageIndex
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
+from dphead_extract.shards import blocks_of
 from dphead_extract.sources.classes import Classes, class_names
 from numpy.testing import assert_allclose, assert_array_equal
 from pictures import encoded, pack
@@ -197,6 +199,33 @@ def test_unreadable_images_are_listed_or_masked(folder, tmp_path):
         ExtractError, match="all 20 images of the source are unreadable"
     ):
         extract(options(folder, tmp_path / "g.h5", skip_unreadable=True, **choice))
+
+
+@pytest.mark.parametrize("checked", ["another image", "an unreadable file"])
+def test_an_image_that_changes_after_it_was_checked_is_refused(
+    folder, tmp_path, checked
+):
+    """The index has the image that was checked, not the one that replaced it."""
+    path = folder / "a" / "04.png"
+    now = path.read_bytes()
+    if checked == "another image":
+        Image.new("RGB", (12, 9), "red").save(path)
+    else:
+        path.write_bytes(b"junk")
+
+    def replaced(done, total, phase):
+        if phase == "extracting features":
+            path.write_bytes(now)
+
+    index = ImageIndex(tmp_path / "index")
+    given = {"skip_unreadable": True, "index": index, **scatternet(image_size=8)}
+    with pytest.raises(ResumableError, match="An image changed after dphead checked"):
+        extract(options(folder, tmp_path / "f.h5", **given), replaced)
+    assert list(tmp_path.glob("f.h5")) == []
+    summary = extract(options(folder, tmp_path / "g.h5", **given))
+    with open_features(summary.path) as file:
+        assert file.valid.all()
+        assert index.has_blocks(file.dataset_id, file.salt, blocks_of(file))
 
 
 AB = {"classes": Classes(class_names("a,b"))}
