@@ -178,7 +178,7 @@ def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
     """
 
     def conv(
-        inputs: int, outputs: int, size: int, stride: int, padding: int
+        inputs: int, outputs: int, size: int = 3, stride: int = 1, padding: int = 1
     ) -> list[nn.Module]:
         return [nn.Conv2d(inputs, outputs, size, stride, padding), nn.Tanh()]
 
@@ -200,15 +200,15 @@ def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
         )
     if name == "sn-mnist":
         return nn.Sequential(
-            *conv(81, 16, 3, 2, 1),
-            *conv(16, 32, 3, 1, 1),
+            *conv(81, 16, stride=2),
+            *conv(16, 32),
             *dense(512, 32),
         )
     if name == "sn-cifar10":
         return nn.Sequential(
-            *conv(243, 64, 3, 1, 1),
+            *conv(243, 64),
             nn.MaxPool2d(2),
-            *conv(64, 64, 3, 1, 1),
+            *conv(64, 64),
             nn.Flatten(),
             nn.Linear(1024, n_classes),
         )
@@ -219,7 +219,7 @@ def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
     layers, inputs = [], 3
     for stage in plans[name]:
         for outputs in stage:
-            layers += conv(inputs, outputs, 3, 1, 1)
+            layers += conv(inputs, outputs)
             inputs = outputs
         layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, *dense(16 * inputs, 128))

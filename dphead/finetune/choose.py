@@ -3,6 +3,7 @@
 The computation uses public numbers only.
 """
 
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -161,11 +162,9 @@ def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) 
             f"--epsilon {as_declared(epsilon)} is too small for {name} = 1. Raise "
             "--epsilon, or --noise-multiplier."
         )
-    low, high = 1, 2
+    high = 2
     while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        high *= 2
+    return high // 2 + bisect(
+        range(high // 2 + 1, min(high, most + 1)), False, key=lambda n: not fits(n)
+    )

@@ -20,6 +20,7 @@ from dphead.estimators.inputs import (
     declared,
     given_labels,
     given_rows,
+    require_both,
 )
 from dphead.estimators.labels import named_as_given, unmatched_labels
 from dphead.finetune.adapters import merged
@@ -158,22 +159,14 @@ class DPFinetuneClassifier(PrivateClassifier):
             budget. After the charge, if the ledger cannot be written.
         """
         check_settings(self)
-        if self.classes is None:
-            raise ValueError(
-                "classes must be declared, got classes=None. Pass the public list of "
-                "classes."
-            )
         names = declared(self.classes)
         # each row must stay in its slot, even if other code changes the array
         x = _rows(X, self.vocabulary).copy()
         # labels are read one by one, so that none affects the charge
         labels, y = given_labels(y, len(x), names)
         cap = self.group_cap
-        if cap is not None and groups is None:
-            raise ValueError(
-                f"group_cap={cap} needs `groups`, the group of each image. Pass "
-                "`groups`, or drop `group_cap`."
-            )
+        if cap is not None:
+            require_both(groups, cap)
         ids = None if groups is None else group_ids(as_arrays(groups)[0], len(x))
         rows = ImageRows(x, y, ids, cap)
         # Use facts.n_rows from here on: under add_remove len(x) is private.

@@ -28,6 +28,7 @@ from torch._C import (
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from dphead.finetune.errors import Errors
 from dphead.finetune.models import (
     Called,
     RowLoss,
@@ -210,10 +211,12 @@ class _RowModule(nn.Module):
     def __init__(self, model: nn.Module, loss: RowLoss) -> None:
         super().__init__()
         self.model = model
+        self.errors = Errors()
         vars(self)["loss"] = loss  # parameters of the loss are not trained
 
     def forward(self, views: Tensor, labels: Tensor) -> Tensor:
-        return self.loss(self.model, views, labels)
+        with self.errors:
+            return self.loss(self.model, views, labels)
 
 
 class PerExample:
@@ -238,12 +241,13 @@ class PerExample:
     def __init__(self, model: nn.Module, loss: RowLoss | None = None) -> None:
         self._row = _RowModule(model, loss or of_scores())
         self.called = {*self._row.modules()}
+        self._trained = dict(trained(self._row))  # no row changes these shapes
 
     def set(self, weights: Tensor) -> None:
         """Set the trained parameters to the values of a flat vector (size,)."""
         start = 0
         with torch.no_grad():
-            for _, p in trained(self._row):
+            for p in self._trained.values():
                 p.copy_(weights[start : start + p.numel()].view_as(p))
                 start += p.numel()
 
@@ -264,7 +268,7 @@ class PerExample:
         list of Part
             One entry for each trained parameter, in the order of `trained`.
         """
-        weights = {name: p.detach().clone() for name, p in trained(self._row)}
+        weights = {name: p.detach().clone() for name, p in self._trained.items()}
 
         def loss(
             weights: dict[str, Tensor], views: Tensor, label: Tensor, share: Any = None
@@ -286,6 +290,7 @@ class PerExample:
             # trials before the charge do not have the caller's autocast either
             torch.autocast(x.device.type, enabled=False),
             without_compiler(),
+            self._row.errors.raised(),
             unchanged(self.called),
         ):
             found = of_rows(weights, x, y, share)
@@ -319,7 +324,8 @@ def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
             "The module and the loss must not keep state between images, and must "
             f"work under torch.func.vmap, got an error ({first_line(error)}). Remove "
             "random numbers, layers that keep tensors, branches that depend on values, "
-            "and `torch.compile`. Call `eval()` of other modules that the loss calls."
+            "`try` for a call that raises an error, and `torch.compile`. Call `eval()` "
+            "of other modules that the loss calls."
         ) from error
     return torch.cat([part[0] for one in parts for part in one.columns])
 

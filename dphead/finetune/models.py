@@ -7,6 +7,7 @@ import gc
 import math
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -161,34 +162,37 @@ def _parts_of(module: nn.Module) -> set[int]:
 def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Give modules clones of their tensors for a block `with`, and restore them after.
 
-    So the block changes no attribute of a module, even if code writes to weights in
-    place. torch.func leaves its tensors in a layer that has two names, in an RNN's list
-    of weights, and in the cache of `parametrize.cached`, which all threads share.
+    So the block changes no attribute, layer or hook of a module, even if code writes to
+    weights in place, or an error ends it. An attribute that is a dict or list has its
+    entries restored too. torch.func leaves its tensors in a layer that has two names,
+    in an RNN's list of weights, and in the cache of `parametrize.cached`, which all
+    threads share.
     """
     parametrize._cache.clear()
-    layers: list[Any] = [*modules]
-    held = [
-        (own, dict(own))
-        for layer in layers
-        for own in (vars(layer), layer._parameters, layer._buffers)
+    held: list[Any] = [
+        (own, own.copy())
+        for layer in modules
+        for own in (vars(layer), *vars(layer).values())
+        if type(own) in (dict, OrderedDict, list)
     ]
-    clones = {  # one of each tensor, even if layers share it
-        v: v.detach().clone()
-        for _, kept in held
-        for v in kept.values()
-        if isinstance(v, Tensor)
-    }
+    clones: dict[Tensor, Tensor] = {}  # one of each tensor, even if layers share it
     try:
         for own, kept in held:
-            own.update((k, clones[v]) for k, v in kept.items() if isinstance(v, Tensor))
+            items = kept.items() if isinstance(own, dict) else enumerate(kept)
+            for name, value in items:
+                if isinstance(value, Tensor):
+                    own[name] = clones.setdefault(value, value.detach().clone())
         yield
     finally:
         parametrize._cache.clear()
         for own, kept in held:
-            own.update(kept)
-        for layer in layers:
-            if isinstance(layer, nn.RNNBase):
-                layer._init_flat_weights()
+            if isinstance(own, list):
+                own[:] = kept
+            elif own or kept:
+                # not cleared otherwise, since other threads may use the layer
+                if [*map(id, own)] != [*map(id, kept)]:
+                    own.clear()
+                own.update(kept)
 
 
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
@@ -409,40 +413,19 @@ def refuse_mixing(model: nn.Module) -> None:
             )
 
 
-def random_rows(
-    shape: tuple[int, ...], vocabulary: int | None = None, seed: int = 0
-) -> Tensor:
-    """Return three public random inputs (3, ...) of a network: floats, or tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    if vocabulary is None:
-        return torch.randn((3, *shape), generator=generator)
-    x = torch.randint(vocabulary, (3, *shape), generator=generator)
-    x.view(3, -1)[:, -1] = vocabulary - 1  # a smaller table of embeddings raises
-    return x
-
-
 @one_thread()  # as in `try_rows` of gradients.py
-def refuse_moving(
-    model: nn.Module,
-    shape: tuple[int, ...],
-    device: torch.device | str = "cpu",
-    vocabulary: int | None = None,
-) -> Tensor:
-    """Return scores (3, n_classes) of random rows, after a check that rows do not mix.
+def refuse_moving(model: nn.Module, x: Tensor, other: Tensor) -> Tensor:
+    """Return scores (k, n_classes) of random rows, after a check that rows do not mix.
 
-    The check compares the output of a public random row in two batches that differ in
-    the other rows. It finds layers that `refuse_mixing` does not know.
+    The check compares the output of the first row beside other rows. It finds layers
+    that `refuse_mixing` does not know.
 
     Parameters
     ----------
     model : nn.Module
         The network.
-    shape : tuple of int
-        Shape of a row, such as (channels, h, w) of an image.
-    device : torch.device or str, default "cpu"
-        Device of the network.
-    vocabulary : int, optional
-        Number of tokens, if rows are tokens.
+    x, other : Tensor of shape (k, ...)
+        Public random rows.
 
     Raises
     ------
@@ -450,17 +433,13 @@ def refuse_moving(
         If scores are not finite. With the layer's name, if a row's output depends on
         other rows or on chance.
     """
-    x = random_rows(shape, vocabulary).to(device)
-    other = random_rows(shape, vocabulary, seed=1).to(device)
-    if vocabulary is not None:
-        other[:] = 0  # often padding: a mask then changes the number of tokens
-    other[0] = x[0]
+    other = torch.cat([x[:1], other[1:]])
     first, scores = _outputs(model, x)
     check_finite(model, scores, "scores")
     second, _ = _outputs(model, other)
     for name, value in first.items():
         # this tolerance is far above float32's rounding
-        if value.shape[0] == 3 and not torch.allclose(
+        if len(value) == len(x) and not torch.allclose(
             value[0], second[name][0], rtol=1e-3, atol=1e-4
         ):
             raise ValueError(
@@ -479,22 +458,17 @@ def bits(value: Tensor) -> bytes:
 def _outputs(model: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], Any]:
     """Return the first output of every layer by name, and the model's output."""
     seen: dict[str, Tensor] = {}
-    hooks = []
-    for name, module in model.named_modules():
+    with torch.no_grad(), unchanged(model.modules()):  # which removes the hooks
+        for name, module in model.named_modules():
 
-        def keep(
-            _: object, __: object, output: object, name: str = name or "model"
-        ) -> None:
-            if isinstance(output, Tensor) and output.dim():
-                seen.setdefault(name, output.detach())
+            def keep(
+                _: object, __: object, output: object, name: str = name or "model"
+            ) -> None:
+                if isinstance(output, Tensor) and output.dim():
+                    seen.setdefault(name, output.detach())
 
-        hooks.append(module.register_forward_hook(keep))
-    try:
-        with torch.no_grad(), unchanged(model.modules()):
-            return seen, model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
+            module.register_forward_hook(keep)
+        return seen, model(x)
 
 
 def load_public_weights(model: nn.Module, path: str) -> None:

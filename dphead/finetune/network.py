@@ -29,7 +29,6 @@ from dphead.finetune.models import (
     flat,
     loss_of,
     of_scores,
-    random_rows,
     refuse_moving,
     trained,
     unchanged,
@@ -133,6 +132,11 @@ class NetworkSpec:
             )
 
     @property
+    def of_one(self) -> "NetworkSpec":
+        """Return the network with single images as rows, without augmentation."""
+        return replace(self, views=0, augment="none", images=0)
+
+    @property
     def n_features(self) -> int:
         """Return the number of values of a row, as in `ImageRows`."""
         size = int(np.prod(self.shape))
@@ -141,9 +145,11 @@ class NetworkSpec:
     def random(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Return public random rows (n, n_features), float32, with classes."""
         x = rng.random((n, self.n_features), np.float32)
-        x *= np.float32(255 if self.pixels else 1)
+        if self.pixels:
+            x *= 255
         if self.model.vocabulary is not None:
             x[:] = rng.integers(self.model.vocabulary, size=x.shape)
+            x[:, 0] = self.model.vocabulary - 1  # a smaller table of embeddings raises
         if self.images:
             labels = rng.integers(self.n_classes, size=(n, self.images))
             x.reshape(n, self.images, -1)[..., -1] = labels
@@ -260,8 +266,7 @@ class Network:
         self.model = build_network(spec.model, spec.n_classes, spec.shape[0], module)
         self.model.to(self.device)
         self.gradients = PerExample(self.model, self.loss)
-        views = random_rows(spec.shape, spec.model.vocabulary).to(self.device)
-        self.public = views[:, None]
+        self.public = self._random(0)
         if row_loss is None:
             self._check_scores()
         given = row_loss or loss
@@ -291,6 +296,11 @@ class Network:
             spec.n_classes, len(self.start), words, spec.views, spec.augment
         )
 
+    def _random(self, seed: int) -> Tensor:
+        """Return three public random rows (3, 1, ...)."""
+        spec = self.spec.of_one
+        return spec.inputs(spec.random(np.random.default_rng(seed), 3), 0, self.device)
+
     def _check_scores(self) -> None:
         """Raise ValueError unless an image gets one score per class, of its own.
 
@@ -298,8 +308,10 @@ class Network:
         """
         spec, name = self.spec, self.spec.model.model
         try:
-            given = spec.shape, self.device, spec.model.vocabulary
-            scores = refuse_moving(self.model, *given)
+            other = self._random(1)
+            if spec.model.vocabulary is not None:
+                other[:] = 0  # often padding: a mask then changes the number of tokens
+            scores = refuse_moving(self.model, self.public[:, 0], other[:, 0])
         # types that timm and torch raise for a wrong image size or unknown tokens
         except (AssertionError, RuntimeError, IndexError) as error:
             what, size = "images", "image size (--image-size)"
@@ -345,7 +357,7 @@ class Network:
             NaN for a row that is not finite, or has unknown tokens.
         """
         self.gradients.set(torch.from_numpy(weights).to(self.device))
-        spec = replace(self.spec, views=0, augment="none", images=0)
+        spec = self.spec.of_one
         out = np.empty((len(x), self.spec.n_classes), np.float32)
         batch = max(1, _SCORED_NUMBERS // int(np.prod(spec.shape)))
         with torch.inference_mode():
@@ -431,7 +443,7 @@ class TorchSums:
         # random rows, because a loss may raise an error for a row of zeros
         x, y = spec.random(np.random.default_rng(0), rows), np.zeros(rows, np.int64)
         try:
-            parts, keep = self._parts(Block(y, x, y), y == 0)
+            parts, keep = self._parts(x, y, y == 0)
             clipped(parts, torch.from_numpy(keep).to(self.network.device), 1.0)
         except (MemoryError, torch.OutOfMemoryError):
             if rows == 1:
@@ -475,9 +487,8 @@ class TorchSums:
         if self.chunk == 1 or self.network.device.type != "cpu":
             return True
         rng = np.random.default_rng(0)
-        row = spec.random(rng, 1)
+        x = spec.random(rng, 1).repeat(self.chunk, 0)
         y = np.zeros(self.chunk, np.int64)
-        block = Block(y, row.repeat(self.chunk, 0), y)
         start = torch.from_numpy(self.network.start)
         beside = start + _TRIED_BESIDE * torch.from_numpy(
             rng.standard_normal(len(start))
@@ -485,7 +496,7 @@ class TorchSums:
         equal = True
         for weights in (beside, start):
             self._gradients.set(weights)
-            parts, _ = self._parts(block, y == 0)
+            parts, _ = self._parts(x, y, y == 0)
             columns = (one for part in parts for one in part.columns)
             equal &= all(map(are_alike, (squared_norms(parts), *columns)))
         return equal
@@ -516,8 +527,7 @@ class TorchSums:
             for part in self._chunks(ask, block):
                 norms = np.zeros(self.chunk)
                 for parts, keep in self._computed(part, part.index >= 0, params.step):
-                    each = squared_norms(parts).sqrt()
-                    each = torch.where(torch.isfinite(each), each, 0.0)
+                    each = squared_norms(parts).sqrt().nan_to_num(0.0, 0.0)
                     norms[keep] = each.cpu().numpy()[keep]
                 found.append(norms)
         return np.concatenate(found)[: len(block.x)]
@@ -586,9 +596,9 @@ class TorchSums:
         """
         slots = np.arange(len(used))
         place = np.where(used, slots, used.argmax()) if filled else slots
-        own = Block(part.index, part.x[place], part.y[place])
         try:
-            parts, known = self._parts(own, used | filled, step)
+            x, y = part.x[place], part.y[place]
+            parts, known = self._parts(x, y, used | filled, step)
         except (MemoryError, torch.OutOfMemoryError):
             raise  # the machine lacks memory, whatever the rows are
         except Exception:  # layers and losses raise any type
@@ -602,18 +612,14 @@ class TorchSums:
                 yield from self._computed(part, np.isin(slots, half), step, True)
 
     def _parts(
-        self, part: Block, used: np.ndarray, step: int = 0
+        self, x: np.ndarray, y: np.ndarray, used: np.ndarray, step: int = 0
     ) -> tuple[list[Part], np.ndarray]:
         """Return a chunk's gradients, and (chunk,) bool: whether each row is used."""
         spec = self.network.spec
         device = self.network.device
-        images, y = spec.unpacked(part.x, part.y)
-        known = (
-            (used & (part.y >= 0))[:, None]
-            & (y >= 0)
-            & (y < spec.n_classes)
-            & spec.readable(images)
-        )
+        used = used & (y >= 0)
+        images, y = spec.unpacked(x, y)
+        known = used[:, None] & (y >= 0) & (y < spec.n_classes) & spec.readable(images)
         if spec.images:
             # unused places repeat an image of their own group: zeros could give NaN
             rows = np.arange(len(y))[:, None]
@@ -621,8 +627,8 @@ class TorchSums:
             place = np.where(known, np.arange(spec.images), firsts)
             images, y = images[rows, place], y[rows, place]
         filled = np.asarray(known.any(axis=1))[:, None]
-        x = np.where(filled[:, :, None], images, np.float32(0))
-        inputs = spec.inputs(x.reshape(-1, x.shape[2]), step, device)
+        images = np.where(filled[:, :, None], images, np.float32(0))
+        inputs = spec.inputs(images.reshape(-1, images.shape[2]), step, device)
         labels = torch.from_numpy(np.where(filled, y, 0).astype(np.int64)).to(device)
         if not spec.images:
             return self._gradients.parts(inputs, labels[:, 0]), known[:, 0]
@@ -659,20 +665,18 @@ def _chunk_rows(network: Network, memory: int | None) -> tuple[int, int]:
         images = _GPU_IMAGES
         memory = memory or torch.cuda.mem_get_info(device)[0] // 2
     outputs = [0]
-    hooks = [
-        m.register_forward_hook(
-            lambda _, __, o: outputs.append(o.numel() if isinstance(o, Tensor) else 0)
-        )
-        for m in model.modules()
-        if not list(m.children())
-    ]
-    with torch.no_grad(), unchanged(network.gradients.called):
-        spec = replace(network.spec, views=0, augment="none", images=0)
+    with torch.no_grad(), unchanged(network.gradients.called):  # removes the hooks
+        for m in model.modules():
+            if not list(m.children()):
+                m.register_forward_hook(
+                    lambda _, __, o: outputs.append(
+                        o.numel() if isinstance(o, Tensor) else 0
+                    )
+                )
+        spec = network.spec.of_one
         x = spec.random(np.random.default_rng(0), 1)
         row = spec.inputs(x, 0, device)[0]
         network.loss(model, row, torch.zeros(1, dtype=torch.long, device=device))
-    for hook in hooks:
-        hook.remove()
     sizes = [p.numel() for _, p in trained(model)]
     row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 14 * views * sum(outputs)
     memory = memory or min(DEFAULT_BYTES, available())

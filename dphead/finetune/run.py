@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ def finetune(
         given = (options.out, options.ledger, options.tuning)
         about = beside_others(fit.about, *given, known=data.known)
         fit = replace(fit, about=about)
-        training = _Training(options, solver, found, sums, load_test(options, data))
+        training = _Training(options, solver, found, network, load_test(options, data))
         stored = options.checkpoint + _SLACK_RELEASES
         check_folder(options.out, [sums.network.statistic.size] * stored)
         with locked(options.out):
@@ -269,6 +269,7 @@ def _releases(solver: NetworkDescent, resumed: TrainingState | None) -> int:
     return 0 if resumed is None else solver.before() + resumed.step
 
 
+@dataclass
 class _Training:
     """Train on process 0: resume, write checkpoints, and measure on test rows.
 
@@ -280,18 +281,13 @@ class _Training:
         The accuracy on public test rows during the training.
     """
 
-    def __init__(
-        self,
-        options: FinetuneOptions,
-        solver: NetworkDescent,
-        found: Schedule,
-        sums: TorchSums,
-        test: tuple[Opened, str] | None,
-    ) -> None:
-        self.warnings: list[str] = []
-        self.history: list[dict[str, Any]] = []
-        self._options, self._solver, self._schedule = options, solver, found
-        self._network, self._test = sums.network, test
+    options: FinetuneOptions
+    solver: NetworkDescent
+    schedule: Schedule
+    network: Network
+    test: tuple[Opened, str] | None
+    warnings: list[str] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     def carry_out(
         self,
@@ -300,13 +296,13 @@ class _Training:
         progress: _Told | None,
     ) -> FitResult[TrainingState] | None:
         """Carry out the fit, from its last checkpoint. A dry run ends uncharged."""
-        options, out = self._options, self._options.out
+        options, out = self.options, self.options.out
         # raises for a checkpoint of another fit
         load_checkpoint(out, interrupted(out) or "")
 
         def announced(fit: Fit[TrainingState], seconds: float) -> None:
             if announce is not None:
-                announce(fit, self._schedule)
+                announce(fit, self.schedule)
 
         def told(made: int, planned: int, label: str) -> None:
             if self.history:
@@ -329,15 +325,15 @@ class _Training:
         self, fit: Fit[TrainingState], charged: Charge
     ) -> tuple[NetworkDescent, int]:
         """Return the solver at the last checkpoint, and its number of releases."""
-        options, out, solver = self._options, self._options.out, self._solver
-        lost = _about_lost_steps(out, charged, self._schedule, solver.before())
+        options, out, solver = self.options, self.options.out, self.solver
+        lost = _about_lost_steps(out, charged, self.schedule, solver.before())
         self.warnings.extend(lost)
         resumed = load_checkpoint(out, charged.fit_id)
         if fit.hosts is not None:
             share_checkpoint(fit.hosts, out)
         done = _releases(solver, resumed)
         if resumed is not None:
-            if options.evaluate_every and self._test is not None:
+            if options.evaluate_every and self.test is not None:
                 self.warnings.append(
                     "the run was resumed, so the accuracies during the training begin "
                     f"after step {resumed.step}."
@@ -349,8 +345,8 @@ class _Training:
                 save_checkpoint(out, charged.fit_id, state)
                 charged.forget(_releases(solver, state))
             every = options.evaluate_every
-            if every and self._test is not None and state.step % every == 0:
-                metrics = measure_network(self._network, state, self._test[0])
+            if every and self.test is not None and state.step % every == 0:
+                metrics = measure_network(self.network, state, self.test[0])
                 accuracy = {"step": state.step, "accuracy": metrics["accuracy"]}
                 self.history.append(accuracy)
 
@@ -358,12 +354,12 @@ class _Training:
 
     def measure(self, result: FitResult[TrainingState]) -> Tested:
         """Return the network's metrics on the test rows, if there are any."""
-        if self._test is None:
+        if self.test is None:
             return NOT_TESTED
-        rows, origin = self._test
-        metrics = measure_network(self._network, result.trained, rows)
+        rows, origin = self.test
+        metrics = measure_network(self.network, result.trained, rows)
         metrics |= {"history": self.history} if self.history else {}
-        return Tested(metrics, self._options.test_is, origin)
+        return Tested(metrics, self.options.test_is, origin)
 
 
 def _about_lost_steps(
@@ -442,9 +438,8 @@ def network_spec(
 ) -> NetworkSpec:
     """Return the network that the settings describe, and its inputs."""
     model = ModelSpec(**settings.of(ModelSpec))
-    scale: tuple[Scale, Scale] = (0.5, 0.25)  # unused without pixels
-    if pixels:
-        scale = pixel_scale(model, shape[0], mean, std)
+    # unused without pixels
+    scale = pixel_scale(model, shape[0], mean, std) if pixels else (0.5, 0.25)
     views = (settings.views, settings.augment, group_cap or 0)
     return NetworkSpec(model, shape, n_classes, pixels, *scale, *views)
 

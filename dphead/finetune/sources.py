@@ -99,23 +99,25 @@ def load_data(
     split: str | None,
     index: ImageIndex | None = None,
     hosts: Hosts | None = None,
+    is_test: bool = False,
 ) -> Data:
-    """Load images, or the feature maps of a features file, to train on.
+    """Load images, or the feature maps of a features file, to train or to measure on.
 
     Each of several processes loads its own part. Process 0 loads all images, to compare
     them with known images. Images have no data set id yet (`identified`).
     """
     if files.is_features_file(path):
-        return _load_maps(options, path, split, hosts)
-    return _load_images(options, path, split, index, hosts)
+        return _load_maps(options, path, split, hosts, is_test)
+    cap = None if is_test else options.group_cap
+    return _load_images(options, path, split, cap, index, hosts)
 
 
 def _load_maps(
     options: FinetuneOptions,
     path: Path,
     split: str | None,
-    hosts: Hosts | None = None,
-    is_test: bool = False,
+    hosts: Hosts | None,
+    is_test: bool,
 ) -> Data:
     """Load a split of a features file, to train or to measure on."""
     files.check_layout(path, options.layout, options.columns)
@@ -171,9 +173,9 @@ def _load_images(
     options: FinetuneOptions,
     path: Path,
     split: str | None,
-    index: ImageIndex | None = None,
-    hosts: Hosts | None = None,
-    is_test: bool = False,
+    cap: int | None,
+    index: ImageIndex | None,
+    hosts: Hosts | None,
 ) -> Data:
     """Load images, without a data set id."""
     settings = options.settings
@@ -181,7 +183,6 @@ def _load_images(
     source = open_source(
         path, options.classes, split, options.layout, options.columns, options.pixels
     )
-    cap = None if is_test else options.group_cap
     if cap is not None and source.group is None:
         raise ValueError(
             f"--group-cap needs groups, and {path} has none. Add --columns group=NAME, "
@@ -414,10 +415,7 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     if options.test is None and options.test_split is None:
         return None
     path = options.test or options.features
-    if files.is_features_file(path):
-        data = _load_maps(options, path, options.test_split, is_test=True)
-    else:
-        data = _load_images(options, path, options.test_split, is_test=True)
+    data = load_data(options, path, options.test_split, is_test=True)
     assert data.measured is not None
     same_file = path.samefile(options.features)
     same = (

@@ -67,10 +67,11 @@ def plans(
     found = []
     for count in steps:
         with suppress(ValueError):  # no batch size spends the budget
-            found.append(
-                schedule(n_rows, target, noise_multiplier=noise_multiplier, steps=count)
+            one = schedule(
+                n_rows, target, noise_multiplier=noise_multiplier, steps=count
             )
-    found = [one for one in found if one.batch_size < n_rows]
+            if one.batch_size < n_rows:
+                found.append(one)
     if not found:
         raise ValueError(
             f"--epsilon {as_declared(epsilon)} cannot be spent at sigma "

@@ -12,6 +12,7 @@ tests the result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import gcd
 from typing import Any
 
@@ -38,7 +39,26 @@ _EXACT = frozenset(
 )
 
 
-class WholeVectors(TorchDispatchMode):
+class Operations(TorchDispatchMode):
+    """Run each operation of torch by a function of (operation, args, kwargs)."""
+
+    def __init__(self, run: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__()
+        self._run = run
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # True would import torch's compiler, and this mode watches no compiled network
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operation. Only torch calls this."""
+        return self._run(func, args, kwargs or {})
+
+
+class WholeVectors(Operations):
     """Observe torch's operations on ONE row, to find a batch size (`rounded`).
 
     Attributes
@@ -49,23 +69,16 @@ class WholeVectors(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self._observed)
         self.multiple = 1
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # True would import torch's compiler, and this mode watches no compiled network
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Run one operation, and update `multiple`. Only torch calls this."""
-        result = func(*args, **(kwargs or {}))
+    def _observed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run one operation, and update `multiple`."""
+        result = func(*args, **kwargs)
         if torch.Tag.pointwise in func.tags:
             made = result if isinstance(result, (tuple, list)) else (result,)
             for value in made:
-                if not _is_exact(func, args, kwargs or {}, value):
+                if not _is_exact(func, args, kwargs, value):
                     # powers of two: the largest is a multiple of all
                     least = VECTOR // gcd(VECTOR, value.numel())
                     self.multiple = max(self.multiple, least)

@@ -249,12 +249,12 @@ class Remembering:
 
 
 class Kept(nn.Module):
-    """Adds the mean of an earlier image, which it keeps in Python."""
+    """Adds the mean of an earlier image, which its class keeps."""
 
     earlier = 0.0
 
     def forward(self, x):
-        before, self.earlier = self.earlier, x.mean()
+        before, Kept.earlier = Kept.earlier, x.mean()
         return x + before
 
 

@@ -210,7 +210,7 @@ def test_a_group_is_sampled_and_charged_once_whatever_its_number_of_images(
     with pytest.raises(ValueError, match="group"):  # the ledger's unit is a group
         alone = classifier(ledger=ledger, group_cap=None, protect="image")
         alone.fit(x.transpose(0, 2, 3, 1), y, groups=groups)
-    with pytest.raises(ValueError, match="group_cap=3 needs `groups`"):
+    with pytest.raises(ValueError, match="got group_cap=3 without groups"):
         classifier().fit(x.transpose(0, 2, 3, 1), y)
 
 

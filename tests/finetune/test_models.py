@@ -125,7 +125,7 @@ def test_group_norms_replace_batch_norms_and_keep_the_activations_of_timm():
     x = torch.randn(2, norms[0].num_channels, 4, 4)
     expected = nn.functional.group_norm(x, norms[0].num_groups, eps=norms[0].eps)
     torch.testing.assert_close(norms[0](x), nn.functional.silu(expected))
-    refuse_moving(model, (3, 32, 32))
+    refuse_moving(model, *torch.randn(2, 3, 3, 32, 32))
 
 
 def test_attention_without_its_dropout_is_the_same_at_every_call():
@@ -138,7 +138,8 @@ def test_attention_without_its_dropout_is_the_same_at_every_call():
         def forward(self, x):
             return self.head(self.layer(x.flatten(2)).mean(dim=1))
 
-    refuse_moving(build_network(ModelSpec(), 2, module=Attention()), (8, 4, 6))
+    x = torch.randn(2, 3, 8, 4, 6)
+    refuse_moving(build_network(ModelSpec(), 2, module=Attention()), *x)
 
 
 def test_weights_without_the_statistics_of_a_batch_norm_are_refused(tmp_path):
@@ -170,16 +171,17 @@ class Centered(nn.Module):
 )
 def test_a_layer_whose_output_moves_with_other_rows_is_found_by_trying(layer):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Flatten(), nn.Linear(144, 2))
+    x = torch.randn(2, 3, 3, 8, 8)
     refuse_mixing(model)
     with pytest.raises(ValueError, match="layer 1 with"):
-        refuse_moving(model, (3, 8, 8))
+        refuse_moving(model, *x)
     network = build_network(ModelSpec("wrn-10-1"), 3)
-    refuse_moving(network, (3, 8, 8))
+    refuse_moving(network, *x)
     last = [p for p in network.parameters() if p.dim() == 2][-1]
     with torch.no_grad():
         last[0, 0] = torch.nan
     with pytest.raises(ValueError, match="has NaN or infinity"):
-        refuse_moving(network, (3, 8, 8))
+        refuse_moving(network, *x)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,209 @@
+"""An error that one row causes reaches no other row, even if code catches it."""
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finetune.test_own_loop import cross_entropy, module, training
+from torch import nn
+from torch.func import grad
+from torch.nn import functional as F
+
+from dphead import DPFinetuneClassifier
+from dphead.finetune.gradients import PerExample
+
+EYE = torch.eye(3)
+
+
+def rescued(matrix):
+    """Return the inverse of a matrix, or 9 times itself if the matrix is singular."""
+    try:
+        return torch.linalg.inv(matrix)
+    except RuntimeError:
+        return 9 * matrix
+
+
+class InForward(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix):
+        return rescued(matrix)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return grads[0]
+
+
+class InBackward(InForward):
+    @staticmethod
+    def forward(matrix):
+        return matrix * 1
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return rescued(ctx.saved_tensors[0]) * grads[0]
+
+
+class Raising(InBackward):
+    @staticmethod
+    def backward(ctx, *grads):
+        return torch.linalg.inv(ctx.saved_tensors[0]) * grads[0]
+
+
+class Own(torch.Tensor):
+    """Catches errors of any function of torch."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        try:
+            return super().__torch_function__(func, types, args, kwargs)
+        except RuntimeError:
+            return 9 * args[0].as_subclass(torch.Tensor)
+
+
+def suppressed(matrix):
+    found = 9 * matrix
+    with suppress(RuntimeError):
+        found = torch.linalg.inv(matrix)
+    return found
+
+
+def exits(matrix):
+    try:
+        return torch.linalg.inv(matrix)
+    except RuntimeError:
+        raise SystemExit from None
+
+
+def in_hook(matrix):
+    found = matrix * 1
+    if found.requires_grad:  # not in the trial that measures memory
+        found.register_hook(lambda g: rescued(matrix) * g)
+    return found
+
+
+def in_distance(matrix):
+    of = F.triplet_margin_with_distance_loss
+    return of(*[matrix] * 3, distance_function=lambda a, _: rescued(a)[0, :1])
+
+
+def in_gradient(matrix):
+    with suppress(RuntimeError):
+        return grad(lambda m: Raising.apply(m).sum())(matrix)
+    return 9 * matrix
+
+
+def beyond(matrix):
+    """Look up a table, whose size the row's index exceeds."""
+    index = (matrix == 0).all(dim=1).all(dim=0).long() * 7
+    try:
+        return EYE.index_select(0, index[None])
+    except (IndexError, RuntimeError):
+        return 9 * EYE
+
+
+WAYS = {
+    "rescued": rescued,
+    "suppressed": suppressed,
+    "exits": exits,
+    "forward": InForward.apply,
+    "backward": InBackward.apply,
+    "hook": in_hook,
+    "distance": in_distance,
+    "gradient": in_gradient,
+    "table": beyond,
+    "own type": lambda matrix: torch.linalg.inv(matrix.as_subclass(Own)),
+}
+
+
+def by(way):
+    """A loss that uses a matrix of the row: the identity, or zeros if it begins so."""
+
+    def loss(model, x, y):
+        matrix = EYE * (x[0, 0] != 0)
+        scale = model[0].weight.mean() + 1  # for gradients of the weights
+        return cross_entropy(model, x, y) + way(matrix * scale).square().sum()
+
+    return loss
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_row_with_an_error_that_the_loss_catches_changes_no_other_row(way):
+    """The row adds zero, as if its error had not been caught."""
+    given: dict[str, Any] = {"classes": range(2), "sampling_prob": 1.0, "steps": 2}
+    given |= {"noise_multiplier": 1e-3, "epsilon": 1e12, "random_state": 1}
+    found = []
+    for value in (0.0, np.nan):
+        x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
+        x[5, 0] = value
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 2))
+        with training(model, by(way), (x, y), **given) as private:
+            found += [torch.cat([g.flatten() for g in one.values()]) for one in private]
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+    assert found[0].any()
+
+
+class Whitening(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(12, 2)
+
+    def forward(self, x):
+        rows = x.reshape(len(x), 4, 3)
+        return self.head((rows @ rescued(rows.mT @ rows)).flatten(1))
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore:No released number")
+@pytest.mark.parametrize("cap", [None, 2])
+def test_a_singular_row_moves_the_classifier_by_one_clip_norm(cap):
+    """Rows that are zeroed out are singular too."""
+    units = 80 // (cap or 1)
+    given: dict[str, Any] = {"classes": [0, 1], "epsilon": 1e12, "delta": 1e-3}
+    given |= {"steps": 1, "batch_size": units, "noise_multiplier": 1e-3}
+    given |= {"learning_rate": 1e-6, "normalize": False, "average": "last"}
+    given |= {"clip_norm": 0.5, "random_state": 1, "group_cap": cap}
+    groups = {} if cap is None else {"groups": np.arange(80) // cap}
+    found = []
+    for value in (1.0, np.nan):
+        x = np.random.default_rng(1).normal(size=(80, 12))
+        x[: cap or 1] *= value
+        model = DPFinetuneClassifier(model=Whitening(), **given)
+        found.append(model.fit(x, np.arange(80) % 2, **groups).weights_)
+    moved = np.linalg.norm(found[0] - found[1]) * units * 1e6
+    assert 0 < moved <= 0.5 * 1.001
+
+
+def probing(model, x, y):
+    try:
+        x = x.bernoulli()
+    except RuntimeError:
+        x = x.clone()
+    return cross_entropy(model, x, y)
+
+
+def test_an_error_of_all_rows_that_the_loss_catches_is_refused(tmp_path):
+    """It is found by the public trial, before the charge."""
+    with pytest.raises(ValueError, match=r"got an error .*Remove .*`try`"):
+        training(module(), probing, ledger=tmp_path / "l.sqlite").__enter__()
+    assert not (tmp_path / "l.sqlite").exists()
+
+
+def test_an_error_is_raised_once_and_kept_nowhere():
+    model = nn.Sequential(nn.Linear(4, 2))
+    gradients = PerExample(model, by(rescued))
+    x, y = torch.zeros(3, 1, 4), torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="singular"):
+        gradients.parts(x, y)
+    assert len(gradients.parts(x + 1, y)) == 2
