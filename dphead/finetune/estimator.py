@@ -233,8 +233,15 @@ class DPFinetuneClassifier(PrivateClassifier):
                 f"images must have dtype uint8, got {x.dtype}. Convert images in [0, "
                 "1] with (255 * x).astype(np.uint8). Other rows need your own module."
             )
-        given = (n_classes, self.group_cap, pixels, self.mean, self.std)
-        spec = network_spec(settings, x.shape[1:], *given)
+        spec = network_spec(
+            settings,
+            x.shape[1:],
+            n_classes,
+            self.group_cap,
+            pixels,
+            self.mean,
+            self.std,
+        )
         loss: NetworkLoss = self.loss or loss_of
         return Network(spec, usable_device(self.device), self.bf16, own, loss)
 

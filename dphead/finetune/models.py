@@ -95,8 +95,14 @@ def build_network(
         elif spec.of_timm:
             model = _of_timm(spec.model, n_classes, channels)
         else:
-            norms = (spec.groups, spec.standardize, spec.norm)
-            model = by_name(spec.model, n_classes, channels, *norms)
+            model = by_name(
+                spec.model,
+                n_classes,
+                channels,
+                spec.groups,
+                spec.standardize,
+                spec.norm,
+            )
             _initialize(model)
     if spec.weights is not None:
         load_public_weights(model, spec.weights)
@@ -188,18 +194,19 @@ def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
         for own, kept in held:
             if isinstance(own, list):
                 own[:] = kept
-            elif own or kept:
+            else:
                 # not cleared otherwise, since other threads may use the layer
-                if [*map(id, own)] != [*map(id, kept)]:
+                if [*own] != [*kept]:
                     own.clear()
                 own.update(kept)
 
 
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
     """Return a timm model."""
-    given = {"num_classes": n_classes, "in_chans": channels}
     try:
-        return import_timm().create_model(name, **given)
+        return import_timm().create_model(
+            name, num_classes=n_classes, in_chans=channels
+        )
     except RuntimeError as error:  # unknown names, and unknown tags of weights
         raise ValueError(
             f"timm cannot make --model {name} ({first_line(error)}). Use a timm model "
@@ -279,8 +286,7 @@ def _choose(model: nn.Module, spec: ModelSpec) -> None:
         )
     chosen = set().union(*found.values()) if patterns else {*names}
     if spec.adapter != "none":
-        how = spec.adapter, spec.rank, spec.init_seed
-        adapt(model, *how, chosen.__contains__)
+        adapt(model, spec.adapter, spec.rank, spec.init_seed, chosen.__contains__)
     else:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in chosen)

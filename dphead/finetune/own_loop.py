@@ -335,10 +335,17 @@ class PrivateTraining:
             vocabulary=self.vocabulary,
         )
         pixels = x.dtype == np.uint8 and self.vocabulary is None
-        scaled = (pixels, 0.0, 1.0, self.views, self.augment)
         device = next((str(p.device) for p in model.parameters()), "cpu")
         given = NetworkSpec(
-            spec, x.shape[1:], n_classes, *scaled, images=self.group_cap or 0
+            spec,
+            x.shape[1:],
+            n_classes,
+            pixels,
+            0.0,
+            1.0,
+            self.views,
+            self.augment,
+            self.group_cap or 0,
         )
         return Network(given, device, module=model, row_loss=self.loss)
 

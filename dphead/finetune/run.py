@@ -151,8 +151,9 @@ def finetune(
             return None
         data = identified(options, data, index)
         fit = _prepare(options, data, plan, sums, warnings, hosts)
-        given = (options.out, options.ledger, options.tuning)
-        about = beside_others(fit.about, *given, known=data.known)
+        about = beside_others(
+            fit.about, options.out, options.ledger, options.tuning, known=data.known
+        )
         fit = replace(fit, about=about)
         training = _Training(options, solver, found, network, load_test(options, data))
         stored = options.checkpoint + _SLACK_RELEASES
@@ -177,9 +178,15 @@ def _network(options: FinetuneOptions, data: Data) -> Network:
 
     Raises ValueError if torch cannot use the device.
     """
-    sizes = (data.shape, len(data.source.class_names), options.group_cap)
-    given = (data.pixels, options.mean, options.std)
-    spec = network_spec(options.settings, *sizes, *given)
+    spec = network_spec(
+        options.settings,
+        data.shape,
+        len(data.source.class_names),
+        options.group_cap,
+        data.pixels,
+        options.mean,
+        options.std,
+    )
     device, local = options.device, os.environ.get("LOCAL_RANK")
     if device == "cuda" and local is not None:
         device = f"cuda:{local}"
@@ -440,8 +447,16 @@ def network_spec(
     model = ModelSpec(**settings.of(ModelSpec))
     # unused without pixels
     scale = pixel_scale(model, shape[0], mean, std) if pixels else (0.5, 0.25)
-    views = (settings.views, settings.augment, group_cap or 0)
-    return NetworkSpec(model, shape, n_classes, pixels, *scale, *views)
+    return NetworkSpec(
+        model,
+        shape,
+        n_classes,
+        pixels,
+        *scale,
+        settings.views,
+        settings.augment,
+        group_cap or 0,
+    )
 
 
 def group_settings(group_cap: int | None) -> dict[str, int]:

@@ -129,8 +129,9 @@ class NetworkDescent(Step):
             transform = RowTransform()
             if self.normalization is not None:
                 transform = yield from self.normalization.solve(facts, 0.0)
-            own = {"center": transform.center, "scale": transform.scale}
-            state = TrainingState.start(self.start, **own)
+            state = TrainingState.start(
+                self.start, center=transform.center, scale=transform.scale
+            )
         transform = state.transform
         batch = facts.n_rows * self.sampling_prob / self.epoch_steps
         scale = 1.0 / (batch * (self.clip_norm if self.normalize else 1.0))
@@ -138,8 +139,9 @@ class NetworkDescent(Step):
             params = StepParams(transform, state.weights.astype(np.float32), t)
             answer = yield Request("gradient", self.statistic, params)
             rate = self.rate(t, self.steps)
-            how = (rate, self, self.dampening, self.decoupled)
-            state.advance(answer.value * scale, *how)
+            state.advance(
+                answer.value * scale, rate, self, self.dampening, self.decoupled
+            )
             if self.after is not None:
                 self.after(state)
         return state

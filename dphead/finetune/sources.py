@@ -389,8 +389,9 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
         record = declared_people(charged)
     counted = None if named is None else counted_in(named)
     known_now = recorded and named is not None and index is not None
-    given = {"dataset_id": counted, "people": record, "images_known": known_now}
-    source = replace(data.source, **given)
+    source = replace(
+        data.source, dataset_id=counted, people=record, images_known=known_now
+    )
     beside = tuple(notable) if in_memory else ()
     return replace(data, source=source, charged=charged, known=beside)
 
