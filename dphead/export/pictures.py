@@ -37,9 +37,10 @@ def prepare(file: str | Path, folder: str | Path) -> np.ndarray:
 def transformed(picture: Image.Image, transform: dict[str, Any]) -> Image.Image:
     """Return an image in the size of the input, as timm's transform does.
 
-    The crop mode "squash" resizes each side by itself. "border" fits the image into the
-    input, and fills the rest with the mean. Otherwise, the image covers the input, and
-    what is beyond is cut off.
+    The image is resized to the input's size divided by `crop_pct`, and its center is
+    taken. The crop mode "squash" scales each side separately. "border" scales the image
+    until it fits, and fills the margin with the mean. Every other mode scales it until
+    it covers this size.
     """
     _, height, width = transform["input_size"]
     tall, wide = (math.floor(side / transform["crop_pct"]) for side in (height, width))

@@ -304,8 +304,8 @@ def available() -> int:
 def left_in_groups(controllers: str, name: str) -> Iterator[int]:
     """Yield the bytes left in a control group and in the groups around it.
 
-    A container may see its own group as the outermost one. The kernel frees inactive
-    pages of files before it refuses memory.
+    Inactive pages of files count as left, because the kernel frees them before it
+    refuses memory. In a container, the outermost visible group can be its own.
     """
     top = Path(GROUPS, controllers)
     limit, used, freed = _GROUP_FILES[controllers]

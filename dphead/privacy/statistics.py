@@ -106,7 +106,7 @@ class Gradient(Statistic):
         return clipped_step(clip_norm, append) * self.longest_residual() / RADIUS
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
-        """Return an upper bound on the norms of gradients ("rows"), or of features."""
+        """Return an upper bound on the norms of the vectors that `clip` selects."""
         if self.clip == "features":
             return largest_norm
         append = params.transform.append

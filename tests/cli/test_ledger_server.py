@@ -134,7 +134,7 @@ def test_a_move_that_died_between_its_two_ledgers_leaves_none_that_takes_charges
         reserve(specs(1, 20.0), target)
     other = Ledger(tmp_path / "other.sqlite", id_of(features))
     other.set_budget(1.0, 1e-5)
-    with pytest.raises(LedgerError, match="Another ledger moves to"):
+    with pytest.raises(LedgerError, match="An earlier move of another ledger"):
         moving.move(other, target)
     monkeypatch.setenv("DPHEAD_LEDGER", url)
     known = {one.path: one.fits for one in other_ledgers(id_of(features))}

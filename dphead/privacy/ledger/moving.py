@@ -127,8 +127,9 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     theirs, own = ids[0], ids[-1]
     if None in ids or {*ids[:-1]} != {theirs} or theirs == own:
         raise LedgerError(
-            "A merge needs ledgers of one data set and a target of another one, got "
-            f"the data sets {', '.join(map(str, ids))}. Choose another target."
+            "A merge needs ledgers of one data set, and a target of another data set. "
+            f"Got ledgers of {', '.join(map(str, ids[:-1]))} and a target of {own}. "
+            "Merge the ledgers of one data set at a time, into another data set's."
         )
     check_merge(sources, target)
     # Fix relation, unit and budget first, so that no later fit makes the merge fail.
@@ -263,8 +264,8 @@ def _check_target(source: Ledger, target: Ledger) -> None:
     begun = others == {AWAITS} and target.meta(AWAITS) in _digests(source)
     if others == {AWAITS} and not begun:
         raise LedgerError(
-            f"Another ledger moves to {target.path}. Nothing was moved. Keep this "
-            "ledger, and finish the other move."
+            f"An earlier move of another ledger to {target.path} is not finished, so "
+            "this ledger was not moved. Keep this ledger, and finish the earlier move."
         )
     if others and not begun and not holds_all(source, target):
         raise LedgerError(
