@@ -201,9 +201,10 @@ def explain_damage(what: str, where: object) -> Iterator[None]:
         RuntimeError,
         TypeError,
     ) as error:
+        text = str(error).strip().split("\n")[0][:200]
         raise ValueError(
             f"{where} is not {what} in dphead's format, because a value is missing or "
-            "invalid. Restore the file from a backup."
+            f"invalid ({type(error).__name__}: {text}). Restore the file from a backup."
         ) from error
 
 

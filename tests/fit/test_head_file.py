@@ -74,7 +74,9 @@ def test_what_is_no_head_is_refused(tmp_path, name, change):
     if (data := change(whole)) is not None:
         assert data != whole
         path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"Restore|Update|Pass a run folder|must be"):
+    with pytest.raises(
+        ValueError, match=r"Restore|Use the version|Pass a run folder|must be"
+    ):
         open_head(tmp_path)
 
 
