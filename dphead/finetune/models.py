@@ -196,7 +196,8 @@ def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
                 own[:] = kept
             else:
                 # not cleared otherwise, since other threads may use the layer
-                if [*own] != [*kept]:
+                # by identity, since `!=` of tensors raises an error
+                if [*map(id, own)] != [*map(id, kept)]:
                     own.clear()
                 own.update(kept)
 

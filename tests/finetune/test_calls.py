@@ -467,10 +467,12 @@ class Headed(nn.Module):
         super().__init__()
         self.body, self.head = nn.Linear(12, 8), nn.Linear(8, 2)
         self.scales = [1.0]
+        self.factors = {self.body.weight: 1.0}
         self.frozen = [[self.body.weight]]
 
     def forward(self, x):
-        return self.head(torch.tanh(self.body(x))) * self.scales[0]
+        (factor,) = self.factors.values()
+        return self.head(torch.tanh(self.body(x))) * self.scales[0] * factor
 
 
 def beside(change, restore):
@@ -504,6 +506,18 @@ def unscaled(copy, kept):
     copy.scales[0] = kept
 
 
+def keyed(copy):
+    kept = dict(copy.factors)
+    copy.factors.clear()
+    copy.factors[torch.zeros(3)] = 30.0
+    return kept
+
+
+def keyed_again(copy, kept):
+    copy.factors.clear()
+    copy.factors.update(kept)
+
+
 def frozen(copy):
     copy.frozen[0][0].requires_grad = False
 
@@ -516,6 +530,7 @@ CHANGES = {
     "layer": beside(without_a_head, lambda copy, head: setattr(copy, "head", head)),
     "hook": beside(hooked, lambda _, hook: hook.remove()),
     "list": beside(scaled, unscaled),
+    "keys": beside(keyed, keyed_again),
     "frozen": beside(frozen, trained_again),
 }
 
