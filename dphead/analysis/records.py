@@ -311,8 +311,10 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
             count = row.pop("count")
             row.pop("mu")
             if type(count) is not int or not 1 <= count <= MOST_RELEASES:
-                text = f"the count {count!r} is not a whole number from 1 to "
-                raise ValueError(f"{text}{MOST_RELEASES}")
+                raise ValueError(
+                    f"the count {count!r} is not a whole number from 1 to "
+                    f"{MOST_RELEASES}"
+                )
             specs += [ReleaseSpec(**row)] * count
         guarantee = (
             g["target_epsilon"],

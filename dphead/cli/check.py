@@ -35,6 +35,8 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     from dphead.analysis.check import notes
     from dphead.fit.ledgers import read_known
 
+    if run.is_file():  # the run's other files are beside it, not beside a link to it
+        run = run.resolve()
     with shown("computing epsilon again"):
         finished = read_known(run, ledger)
         folder = run if run.is_dir() else run.parent

@@ -918,8 +918,6 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
 
     If the run's folder was moved, its ledger is looked for in DPHEAD_HOME.
     """
-    if path.is_symlink() and path.is_file():  # look for other files beside the report
-        path = path.resolve()
     found = read_run(path, ledger)
     said = found.report
     if found.fits is None:

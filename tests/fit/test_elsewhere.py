@@ -520,6 +520,13 @@ def test_a_link_to_the_report_of_a_run_is_checked_as_the_report(features, tmp_pa
     fit(features, run)
     link.symlink_to(run / "report.json")
     assert dphead("check", link).code == 0
+    about = [f'{key} = "a"' for key in ("institution", "purpose", "contact")]
+    about += ["date = 2026-11-27", "max_epsilon = 0.1"]
+    (run / "about.toml").write_text("\n".join(about))
+    fit(features, tmp_path / "two")
+    told = dphead("check", link).out
+    assert "stated limit exceeded by other fits" in told
+    assert told == dphead("check", run / "report.json").out
     (run / "fit.json").write_text("{}")
     assert refusal("check", link) == refusal("check", run / "report.json")
 
