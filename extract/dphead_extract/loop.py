@@ -25,6 +25,8 @@ from dphead_extract.sources.image import DeepImages, Source
 from dphead_extract.threads import one_thread, pool_of
 from dphead_extract.vectors import WholeVectors, are_alike
 
+# a row before it is decoded, and its digest of the survey, or None without one
+_RawRow = tuple[np.ndarray | bytes | None, bytes | None]
 # called with the number of finished rows and of all rows
 RowProgress = Callable[[int, int], None]
 
@@ -74,7 +76,8 @@ def survey(
         except UnreadableImage as error:
             return error
         known = index and index.digests(source.forms(raw, image))
-        return image.shape, known, source.highest_level(raw, image), _digest(image)
+        own = _digest(image.shape, image.tobytes())
+        return image.shape, known, source.highest_level(raw, image), own
 
     for row, seen in enumerate(_each(source, look, source.n_rows, workers)):
         if progress is not None:
@@ -93,9 +96,9 @@ def survey(
     return found
 
 
-def _digest(image: np.ndarray) -> bytes:
+def _digest(shape: Sequence[int], data: bytes) -> bytes:
     """Return a digest of a decoded image, which this process alone compares."""
-    return row_digest("", image.shape, image.tobytes()).tobytes()
+    return row_digest("", shape, data).tobytes()
 
 
 def read_digests(source: Source, salt: str, n_rows: int, workers: int) -> np.ndarray:
@@ -287,7 +290,7 @@ class Loop:
         on_cpu = self.device.type == "cpu"
         return -(-self.header.block_rows // self.job_rows) if on_cpu else 1
 
-    def _raw_batches(self) -> Iterator[list[tuple[np.ndarray | bytes | None, Any]]]:
+    def _raw_batches(self) -> Iterator[list[_RawRow]]:
         """Yield the undecoded rows of each job, with their digests of the survey.
 
         They are read in order, because a table has no fast access to a single row.
@@ -305,13 +308,13 @@ class Loop:
             self.progress(self.behind.next_row + extra, self.header.n_rows)
 
     def _batch(
-        self, raw: list[tuple[np.ndarray | bytes | None, Any]]
+        self, rows: list[_RawRow]
     ) -> tuple[list[torch.Tensor], dict[str, np.ndarray]]:
         """Return a job's features, on a GPU its pixels, and its other columns.
 
         There is one tensor of features or pixels for each backbone.
         """
-        n = len(raw)
+        n = len(rows)
         columns = {
             "valid": np.zeros(n, bool),
             "row_digest": np.zeros((n, 16), np.uint8),
@@ -320,9 +323,9 @@ class Loop:
         # different kernel could round the rows of the last batch after a row is added
         # or removed.
         pixels = [target.blank(n) for target in self.targets]
-        for row, (data, checked) in enumerate(raw):
+        for row, (raw, checked) in enumerate(rows):
             try:
-                image = self.source.decode(data)
+                image = self.source.decode(raw)
             except UnreadableImage:
                 if not self.settings.skip_unreadable:
                     raise ResumableError(
@@ -330,16 +333,15 @@ class Loop:
                         "same command again."
                     ) from None
                 continue
+            data = image.tobytes()
             # the index has the image that was checked
-            if checked not in (None, _digest(image)):
+            if checked not in (None, _digest(image.shape, data)):
                 raise ResumableError(
                     "An image changed after dphead checked it. Run the same command "
                     "again when no other program writes the images."
                 )
             columns["valid"][row] = True
-            columns["row_digest"][row] = row_digest(
-                self.salt, image.shape, image.tobytes()
-            )
+            columns["row_digest"][row] = row_digest(self.salt, image.shape, data)
             for target, batch in zip(self.targets, pixels, strict=True):
                 batch.numpy()[row] = target.backbone.prepare(image)
         return self._features(pixels) if self.device.type == "cpu" else pixels, columns
