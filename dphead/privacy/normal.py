@@ -26,7 +26,7 @@ from scipy.special import ndtri
 SMALLEST_SD = 2.0**-4  # below, comparisons at far boundaries take long
 LARGEST_SD = 2.0**44  # above, every draw needs more than 64 bits
 _BLOCK_DRAWS = 8192  # draws per block, whose temporaries fit in cache
-# Tails below 2^46 have too few digits for `quantile`: one draw in 2^17.
+# One draw in 2^17 has a tail below 2^46, with too few digits for `quantile`.
 _FIRST_BINADE = 46
 _CELLS_LOG2 = 5  # log2 of the cells per binade of a tail, each with a Taylor polynomial
 _TAYLOR_DEGREE = 8  # degree of these polynomials

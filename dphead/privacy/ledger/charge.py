@@ -286,9 +286,8 @@ class Charge(Generic[_Book]):
     def _load(self, sequence: int, digest: str) -> np.ndarray:
         """Return the committed value, or raise LedgerError.
 
-        A stored value with a different digest is deleted before the error. It is
-        damaged, or a crash left it in a copied folder, as a second answer to one
-        charge.
+        A stored value with a different digest is deleted before the error. Either it is
+        damaged, or a run in a copied folder stored it and died before its commit.
         """
         value = None
         if self.store is not None and self._file(sequence).exists():
