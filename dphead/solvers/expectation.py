@@ -28,8 +28,8 @@ _SHIFT_POWER_OF_WRONG = 0.15
 # Above _SHIFT_CLASSES classes, the shift grows with their number: 54 fits on 20 to 100
 # classes of CIFAR-100.
 _SHIFT_CLASSES, _SHIFT_POWER_OF_CLASSES = 10, 0.1
-# Upper bound of the gap, divided by the free parameters per unit: from trials with
-# synthetic classes.
+# The gap is at most this times the free parameters per unit. From trials with synthetic
+# classes.
 _GAP_PER_PARAMETER = 0.45
 # Relative standard deviation of gaps up to _GAP_KNOWN. For larger gaps, it falls with
 # the root of the gap. In the table "expected", 93 % of 264 intervals of 90 % held.

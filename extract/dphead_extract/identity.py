@@ -137,7 +137,7 @@ def _overlaps(
 
 
 def check_images(overlaps: list[Overlap], people: People) -> None:
-    """Raise ExtractError if a notable overlap is with a data set of another ledger."""
+    """Raise ExtractError if a notable overlap's ledger contradicts `people`."""
     for other in overlaps:
         if other.notable:
             try:

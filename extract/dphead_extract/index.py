@@ -512,9 +512,9 @@ class ImageIndex:
             return dict(json.loads(self.sizes.read_bytes()))
         except (ValueError, TypeError) as error:
             raise FormatError(
-                f"{str(self.sizes)!r} is damaged. Keep the folder {str(self.root)!r} "
-                f"as it is. Remove only this file and {str(mark)!r}: the next command "
-                "that adds images or people writes them again."
+                f"{str(self.sizes)!r} is damaged. Remove this file and {str(mark)!r}, "
+                f"and nothing else in {str(self.root)!r}. The next command that adds "
+                "images or people writes both files again."
             ) from error
 
     def _check_sizes(self, files: Iterable[str] | None = None) -> dict[str, int]:
@@ -613,7 +613,7 @@ def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _canonical(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """Return the sorted distinct digests, each replaced by its canonical digest."""
     others, first = np.unique(pairs[:, 0], return_index=True)
-    # two steps: from the digest of RGB levels to that of gray levels, then of samples
+    # first from digests of RGB levels to those of gray levels, then to those of samples
     for _ in range(2 if len(others) else 0):
         at, found = _search(others, digests)
         digests = np.where(found, pairs[first[at], 1], digests)

@@ -45,7 +45,7 @@ class DeepPatches(nn.Module):
     """Convolve ScatterNet's maps with layers of random patches.
 
     Input: (B, C, H, W), as for `first`. Output: (B, 2 * FILTERS, h, w). h and w are
-    _PLACES, or less if the last layer's maps are smaller than _SIDE + _PLACES - 1. The
+    _PLACES, or less if the last layer gets maps smaller than _SIDE + _PLACES - 1. The
     layers process one image at a time, so that the bits of a row do not depend on its
     position in a batch.
 

@@ -223,9 +223,11 @@ def _open_npz(path: Path, declared: SourceOptions) -> Source | None:
         or 0 in images.shape
         or images.shape[3:] not in _COLORS
     ):
+        found = f"shape {images.shape}" if "images" in others else "no such array"
         raise ExtractError(
             f"{str(path)!r} must have an array `images` of shape (n, H, W) or (n, H, "
-            f"W, 3), got {images.shape}."
+            f"W, 3) with at least one image and pixel, got {found}. Save the images as "
+            "such an array."
         )
     for role, values in columns.items():
         if values.shape != images.shape[:1]:
