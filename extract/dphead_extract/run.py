@@ -25,7 +25,6 @@ from dphead_extract.backbones.registry import family_of, load_backbone
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.extract_options import ExtractOptions
 from dphead_extract.features.disk import write_names
-from dphead_extract.features.reading import open_features
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
@@ -190,11 +189,16 @@ def extract(
             rows = rows_name(writer.salt, options.shard.record(n_rows))
             people.keep(writer.dataset_id, rows, part.group)
         overlaps: list[Overlap] = []
+        blocks = range(part.first, part.first + part.n_rows, options.block_rows)
+        marked = (writer.dataset_id, writer.salt, blocks)
         if options.index is not None:
+            if not options.index.has_blocks(*marked):
+                # rows from before this run can be of other images: an index of another
+                # home has their images
+                _check_written(part, targets, workers)
             # before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)
             overlaps = options.index.overlaps(seen, but=writer.dataset_id)
-        written = [target.writer.next_row for target in targets]
         done_before, began = writer.next_row, time.perf_counter()
         already_complete = all(target.writer.already_complete for target in targets)
         if not already_complete:
@@ -202,13 +206,7 @@ def extract(
             _fill(part, targets, found.rows, extracting)
         seconds = time.perf_counter() - began
         if options.index is not None:  # now it has all images of the written rows
-            blocks = range(part.first, part.first + part.n_rows, options.block_rows)
-            rows = (writer.dataset_id, writer.salt, blocks)
-            if not options.index.has_blocks(*rows):
-                # rows from before this run can be of other images: an index of another
-                # home has their images
-                _check_written(part, targets, written, workers)
-                options.index.mark_blocks(*rows)
+            options.index.mark_blocks(*marked)
     local = backbones[0].weights
     masked = Counter(f"unreadable images ({why})" for why in found.unreadable.values())
     return Summary(
@@ -273,19 +271,20 @@ def _per_host(variable: str, default: int) -> int:
     return int(os.environ.get(variable, default))
 
 
-def _check_written(
-    source: Source, targets: Sequence[Target], written: Sequence[int], workers: int
-) -> None:
+def _check_written(source: Source, targets: Sequence[Target], workers: int) -> None:
     """Raise ExtractError if earlier rows of a file are not of the source's images."""
-    now = read_digests(source, targets[0].writer.salt, max(written), workers)
-    for target, n_rows in zip(targets, written, strict=True):
-        with open_features(target.writer.path) as file:
-            read = np.flatnonzero(file.valid[:n_rows])
-            if not np.array_equal(file.row_digest[read], now[read]):
-                raise ExtractError(
-                    f"{str(file.path)!r} has rows of other images than the source has "
-                    "now, under the same names. Choose another -o, or remove the file."
-                )
+    writers = [target.writer for target in targets]
+    n_rows = max(writer.next_row for writer in writers)
+    now = read_digests(source, writers[0].salt, n_rows, workers)
+    for writer in writers:
+        with writer.reading() as file:
+            read = np.flatnonzero(file.valid[: writer.next_row])
+            same = np.array_equal(file.row_digest[read], now[read])
+        if not same:
+            raise ExtractError(
+                f"{str(writer.path)!r} has rows of other images than the source has "
+                "now, under the same names. Choose another -o, or remove the file."
+            )
 
 
 def _fill(

@@ -174,6 +174,8 @@ def test_a_file_of_other_images_with_the_same_names_is_not_known(
     write(images[20:40])
     with pytest.raises(ExtractError, match="rows of other images than the source"):
         run(folder, tmp_path / "one.h5", index, image_size=8)
+    # the refused images can be a data set of their own
+    assert run(folder, tmp_path / "two.h5", index, image_size=8).recognized is False
     with open_features(tmp_path / "one.h5") as file:
         known = file.dataset_id, file.salt, blocks_of(file)
     assert not index.has_blocks(*known)

@@ -86,7 +86,7 @@ class FeaturesWriter:
         self._file: BinaryIO | None = None
         self.already_complete = self.path.exists()
         if self.already_complete:
-            with FeaturesFile(self.path, open_h5(self.path)[0]) as file:
+            with self.reading() as file:
                 self._take_identifiers(file)
             self.next_row = header.n_rows
             return
@@ -97,6 +97,11 @@ class FeaturesWriter:
             self.salt = header.salt or secrets.token_hex(16)
             self._create()
 
+    def reading(self) -> FeaturesFile:
+        """Open the file, or its .part with the rows before `next_row`, for reading."""
+        path = self.path if self.already_complete else self.part
+        return FeaturesFile(path, open_h5(path)[0])
+
     def _resume(self) -> bool:
         """Resume the .part file. Return False if it is empty or damaged.
 
@@ -104,7 +109,7 @@ class FeaturesWriter:
         rows are then lost.
         """
         try:
-            with FeaturesFile(self.part, open_h5(self.part)[0]) as file:
+            with self.reading() as file:
                 self._take_identifiers(file)
                 self._places = extents(file.file)
                 for start, block, is_sound in blocks(file):
