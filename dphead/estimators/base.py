@@ -18,7 +18,7 @@ from dphead.analysis.metrics import (
     probabilities,
 )
 from dphead.data.device_rows import DeviceRows
-from dphead.data.features import check_classes, load_features
+from dphead.data.features import load_features
 from dphead.data.on_axes import RowsOnAxes
 from dphead.estimators.docstrings import documented
 from dphead.estimators.fitting import HeadEstimator, PrivateClassifier, tell_holder
@@ -31,7 +31,7 @@ from dphead.estimators.inputs import (
     is_path,
 )
 from dphead.estimators.labels import label_column, positions
-from dphead.fit.files import check_features
+from dphead.fit.files import check_features, check_labels
 from dphead.fit.fit import About
 from dphead.fit.head_file import save_head
 from dphead.fit.options import AXES_COUNT
@@ -455,22 +455,23 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores (n, n_classes) and class indices (n,) of a file's rows.
 
-        If `measured`, raise FormatError unless the file has the head's classes, because
-        the labels are then compared with predictions.
+        If `measured`, raise ValueError unless the file has the head's classes and a row
+        with a label of them, because the labels are then compared with predictions.
         """
         check_is_fitted(self)
         score_rows: _RowScores = scores_of or self.head_.scores
         rows, file = load_features(path, split, memory=0)
         with file:
             check_features(file, self._feature_space, self.n_features_in_)
+            labels = rows.measured_labels()
             if measured:
-                check_classes(file, self.classes_)
+                check_labels(file, labels, list(self.classes_), path)
             scores = np.full((rows.n_rows, len(self.classes_)), np.nan)
             for block in rows.blocks():
                 used = block.index[block.index >= 0]
                 scores[used] = score_rows(block.x[: len(used)])
             scores[~rows.valid] = np.nan
-            return scores, rows.measured_labels()
+            return scores, labels
 
 
 def _refuse_memory_of(public: Any, *private: Any) -> None:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from dphead_extract.features.format import write_features
 from numpy.testing import assert_array_equal
 
 from dphead import (
@@ -373,3 +374,12 @@ def test_white_space_and_the_form_of_an_accent_make_no_other_class():
     y = ["cat ", "dog"] * 30
     fitted = model.fit(x, y)
     assert fitted.score(x, y) == fitted.score(x, ["cat", "dog"] * 30)
+
+
+def test_a_file_without_a_label_of_the_classes_has_no_accuracy(tmp_path):
+    x, path = np.random.default_rng(0).normal(size=(4, 2)), tmp_path / "rows.h5"
+    model = DPPrototypeClassifier(classes=["cat", "dog"], delta=1e-3)
+    model.fit(np.tile(x, (15, 1)), ["cat", "dog"] * 30)
+    write_features(path, x, np.full(4, -1), ["cat", "dog"])
+    with pytest.raises(ValueError, match="no labels of the head's classes"):
+        model.score(path)

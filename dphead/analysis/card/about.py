@@ -67,7 +67,12 @@ def read_about(path: Path) -> About:
     """
     try:
         given = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read ({error.strerror}). Write it like the example in "
+            "docs/card.md."
+        ) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(
             f"{path} is not a TOML file: {error}. Write it like the example in "
             "docs/card.md."
