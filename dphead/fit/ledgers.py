@@ -423,6 +423,8 @@ class Elsewhere:
         Images shared with a different data set, if they led to this ledger.
     shares : bool
         Whether the ledger is that of a different data set that shares the run's ledger.
+    identity : str or None
+        The ledger's random identity, if it has one.
     """
 
     path: str
@@ -431,6 +433,7 @@ class Elsewhere:
     budget: dict[str, float] | None
     overlap: Overlap | None = None
     shares: bool = False
+    identity: str | None = None
 
     def fact(self, folder: Path | None = None) -> dict[str, object]:
         """Return this ledger's public entry in the report in `folder`.
@@ -441,7 +444,8 @@ class Elsewhere:
         if self.shares:
             of = "a data set of the same id system"
         path = self.path if folder is None else named(self.path, folder)
-        return {"path": path, "fits": self.fits, "of": of}
+        entry = {"path": path, "fits": self.fits, "of": of}
+        return entry | {"identity": self.identity}
 
     def __str__(self) -> str:
         """Return path, fits and data set of the ledger, for the data holder only."""
@@ -935,8 +939,12 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     # a different home may know more ledgers, which the report names
     for text, one in zip(found.elsewhere, said["ledger"]["elsewhere"], strict=True):
         # a default ledger of this home can have the name of one of another home
-        least = max(1, one["fits"] or 0)
-        told = [k.path for k in known if k.fits is None or k.fits >= least]
+        least, identity = max(1, one["fits"] or 0), one["identity"]
+        told = [
+            k.path
+            for k in known
+            if k.fits is None or (k.fits >= least and identity in (None, k.identity))
+        ]
         paths = [*map(str, own), *told]
         if not _is_told(one["path"], folder, paths, found):
             elsewhere.append(text)
@@ -1016,12 +1024,14 @@ def _read(
             if name not in more and place in noted_ledgers(name):
                 raise LedgerError(f"{place} is the ledger of another data set now.")
             moved, all_there = moved_to(book)
+            identity = book.meta(IDENTITY)
             held = (0, None) if all_there else (book.count_fits(), book.budget())
             if not _is_noted(book, name):
                 held = (None, book.budget() or _noted_budget(place))
             elif of == name:
                 _note_link(place, name, book)
-            one = Elsewhere(place, of, *held, shares=of != dataset_id)
+            shares = of != dataset_id
+            one = Elsewhere(place, of, *held, shares=shares, identity=identity)
             return one, more, [moved] if moved else []
     except HeldLedger:
         raise

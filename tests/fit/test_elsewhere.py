@@ -93,9 +93,11 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     assert "One ledger counts all known fits" not in card
     own = first["ledger"]["path"]
     assert report["tuning"] == "NOT ACCOUNTED"
-    assert report["ledger"]["elsewhere"] == [
-        {"path": own, "fits": 1, "of": "the same data set"}
-    ]
+    (entry,) = report["ledger"]["elsewhere"]
+    with closing(Ledger(ledger_path_of(tmp_path / "one"))) as book:
+        identity = book.meta("identity")
+    of = "the same data set"
+    assert entry == {"path": own, "fits": 1, "of": of, "identity": identity}
     for text in (report["statement"], *report["warnings"]):
         assert f"{own} holds 1 fit on the same data set" in text
     assert "Other fits from the same data are counted" not in report["statement"]
@@ -213,9 +215,10 @@ def test_another_data_set_with_the_same_images(features, tmp_path):
     assert FINDING not in findings(tmp_path / "one")
     report = fit(other, tmp_path / "two")
     assert report["tuning"] == "NOT ACCOUNTED"
-    assert report["ledger"]["elsewhere"] == [
-        {"path": first["ledger"]["path"], "fits": 1, "of": "some of the images"}
-    ]
+    (entry,) = report["ledger"]["elsewhere"]
+    assert entry.pop("identity")
+    shared = {"path": first["ledger"]["path"], "fits": 1, "of": "some of the images"}
+    assert entry == shared
     for run, theirs in (("one", other), ("two", features)):
         assert f"{id_of(theirs)}, which holds 120" in findings(tmp_path / run)[FINDING]
 
@@ -502,7 +505,7 @@ def test_a_link_in_the_homes_folder_is_refused_and_switches_nothing_off(name, tm
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_an_empty_ledger_of_another_home_hides_no_ledger_of_a_report(
+def test_a_ledger_of_another_home_hides_no_ledger_of_a_report(
     features, tmp_path, monkeypatch
 ):
     """The default ledgers of a data set have one name in all homes."""
@@ -513,6 +516,9 @@ def test_an_empty_ledger_of_another_home_hides_no_ledger_of_a_report(
     fitted("ledger", "budget", features, "--epsilon", 2, "--delta", 1e-5)
     own = f"$DPHEAD_HOME/ledgers/{id_of(features)}.sqlite with fits"
     assert own in findings(tmp_path / "two").get(FINDING, "")
+    # with as many fits, it is still not that ledger
+    fit(features, tmp_path / "three", *LARGE)
+    assert own in findings(tmp_path / "two")[FINDING]
 
 
 def test_a_link_to_the_report_of_a_run_is_checked_as_the_report(features, tmp_path):
