@@ -521,6 +521,18 @@ def test_a_ledger_of_another_home_hides_no_ledger_of_a_report(
     assert own in findings(tmp_path / "two")[FINDING]
 
 
+def test_an_older_copy_of_a_ledger_hides_no_ledger_of_a_report(features, tmp_path):
+    fit(features, tmp_path / "one")
+    own = ledger_path_of(tmp_path / "one")
+    older = own.read_bytes()
+    fit(features, tmp_path / "two", *LARGE)
+    fit(features, tmp_path / "run", "--ledger", tmp_path / "p.sqlite", *LARGE)
+    reported = f"$DPHEAD_HOME/ledgers/{own.name} with fits"
+    assert reported not in findings(tmp_path / "run")[FINDING]
+    own.write_bytes(older)
+    assert reported in findings(tmp_path / "run")[FINDING]
+
+
 def test_a_link_to_the_report_of_a_run_is_checked_as_the_report(features, tmp_path):
     run, link = tmp_path / "run", tmp_path / "link.json"
     fit(features, run)

@@ -55,7 +55,7 @@ def test_missing_wrong_and_unknown_values_are_refused(tmp_path, line, wrong, mes
     path.write_text(ABOUT.replace(line, wrong, 1))
     with pytest.raises(ValueError, match=message):
         read_about(path)
-    with pytest.raises(ValueError, match="cannot be read .*No such file"):
+    with pytest.raises(ValueError, match="cannot be read"):
         read_about(tmp_path / "none.toml")
 
 
