@@ -444,8 +444,8 @@ class Elsewhere:
         if self.shares:
             of = "a data set of the same id system"
         path = self.path if folder is None else named(self.path, folder)
-        entry = {"path": path, "fits": self.fits, "of": of}
-        return entry | {"identity": self.identity}
+        entry = {"path": path, "fits": self.fits, "identity": self.identity}
+        return {**entry, "of": of}
 
     def __str__(self) -> str:
         """Return path, fits and data set of the ledger, for the data holder only."""
