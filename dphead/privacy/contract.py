@@ -148,7 +148,7 @@ class ReleaseSpec:
         for name in ("clip_norm", "noise_multiplier", "sampling_prob"):
             value = getattr(self, name)
             # The ledger must hold exactly the number used for the noise. NumPy scalars
-            # print and round differently, and float64 has no larger whole numbers.
+            # print and round differently, and float64 skips whole numbers above 2**53.
             whole = type(value) is int and abs(value) <= 2**53
             number, hint = f"{name} must be a Python float", f"Use float({name})."
             require(whole or isinstance(value, float), number, name, value, hint)
