@@ -63,7 +63,7 @@ class TrainingData:
     ----------
     rows : callable
         Function that reads the rows, called after the charge. If several processes
-        share a jax array, it is called before and reads only labels.
+        share a jax array, it is called before the charge, and reads only labels.
     facts : ProblemInfo
         Public sizes.
     classes : ndarray of shape (n_classes,)

@@ -1172,10 +1172,10 @@ def note_ledger(
 ) -> None:
     """Note in DPHEAD_HOME, durably, a ledger that is not a data set's default ledger.
 
-    If `book`, the ledger opened for writing, is given, its identity is noted too, and
-    its budget, or `new_budget` if it can be set. If DPHEAD_HOME is read-only or another
-    user's, this function notes nothing. Raises LedgerError if it cannot be written for
-    another reason.
+    `book` is the ledger opened for writing. If it is given, its identity and budget are
+    noted too. If it has no budget, `new_budget` is noted, unless the ledger has fits.
+    If DPHEAD_HOME is read-only or another user's, nothing is noted. Raises LedgerError
+    if the note cannot be written for another reason.
     """
     if path == IN_MEMORY or not has_home():
         return
