@@ -18,9 +18,8 @@ import click
 import numpy as np
 from dphead_extract.features.format import open_features, write_features
 
-from dphead.analysis.ledger_place import located
+from dphead.analysis.ledger_place import default_ledger_path, ledger_home, located
 from dphead.cli import main
-from dphead.fit.ledgers import default_ledger_path, ledger_home
 from dphead.privacy.ledger import Ledger
 
 NOT_PRIVATE = "--i-know-this-is-not-private"

@@ -168,7 +168,8 @@ def declared(system: str | None, new: bool) -> Any:
     """Return the `People` of `--people` and `--new-people`, with their index."""
     from dphead_extract.people import People
 
-    from dphead.fit.ledgers import has_home, people_index
+    from dphead.fit.ledgers import people_index
+    from dphead.fit.noted import has_home
 
     index = people_index(declares=system is not None) if has_home() else None
     return People(index, system, new)

@@ -157,7 +157,8 @@ def _show(which: Any, as_json: bool) -> None:
 def _spent(book: Any, as_json: bool) -> None:
     from dphead.analysis.records import fit_events
     from dphead.cli.budget import budget_lines
-    from dphead.fit.ledgers import charged_elsewhere, check_noted
+    from dphead.fit.ledgers import charged_elsewhere
+    from dphead.fit.noted import check_noted
     from dphead.fit.report import ledger_totals
     from dphead.privacy.ledger.seals import check_undamaged
     from dphead.privacy.ledger.store import IN_MEMORY, MOVED, LedgerError
@@ -356,11 +357,11 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     from dphead.fit.ledgers import (
         counted_in,
         default_ledger_path,
-        has_home,
         ledger_path,
         open_ledger,
         people_index,
     )
+    from dphead.fit.noted import has_home
     from dphead.privacy.ledger import Ledger, server
 
     if server.is_url(which):

@@ -38,7 +38,8 @@ from dphead.fit.fit import (
     charge_ledger,
     warn_of_duration,
 )
-from dphead.fit.ledgers import charged_elsewhere, check_noted, open_ledger
+from dphead.fit.ledgers import charged_elsewhere, open_ledger
+from dphead.fit.noted import check_noted
 from dphead.fit.options import (
     ALLOW_LARGE_DELTA,
     DELTA,

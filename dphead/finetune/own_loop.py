@@ -53,7 +53,8 @@ from dphead.finetune.settings import (
 from dphead.finetune.solver import NetworkDescent, TrainingState
 from dphead.finetune.sources import source_of_given
 from dphead.fit.fit import About, Fit, FitResult, RowSizes, charge_ledger
-from dphead.fit.ledgers import has_home, open_ledger, people_index
+from dphead.fit.ledgers import open_ledger, people_index
+from dphead.fit.noted import has_home
 from dphead.fit.options import (
     ACCOUNTANT,
     ALLOW_LARGE_DELTA,

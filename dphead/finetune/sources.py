@@ -32,10 +32,10 @@ from dphead.fit.ledgers import (
     counted_in,
     data_set_of,
     declared_people,
-    has_home,
     image_index,
     people_index,
 )
+from dphead.fit.noted import has_home
 from dphead.privacy.contract import Rows
 from dphead.solvers.settings import typed
 from dphead.sums.hosts import Hosts, bounds

@@ -4,11 +4,9 @@ By default, a data set has one ledger file, named by its random public id. The i
 index is private, so no count from it may reach a report.
 """
 
-import errno
 import json
 import os
 import shlex
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from dphead_extract.features.disk import lock
 from dphead_extract.features.format import FeaturesFile
-from dphead_extract.index import FOREIGN, ImageIndex, NotWritable, Overlap
+from dphead_extract.index import ImageIndex, NotWritable, Overlap
 from dphead_extract.people import (
     People,
     groups_digests,
@@ -35,14 +33,24 @@ from dphead.analysis.ledger_place import (
     data_sets_of_home,
     default_ledger_path,
     home_folder,
-    ledger_home,
     located,
     moved_to,
     named,
 )
 from dphead.analysis.records import FinishedRun, read_run
+from dphead.fit.noted import (
+    check_noted,
+    has_home,
+    is_noted,
+    note_ledger,
+    note_link,
+    noted_budget,
+    noted_ledgers,
+    notes_path,
+    writable_home,
+)
 from dphead.fit.team_images import TeamImages, TeamPeople
-from dphead.privacy.atomic_write import ForeignFile, make_folder, open_own, sync
+from dphead.privacy.atomic_write import make_folder, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.groups import Groups
 from dphead.privacy.ledger.moving import check_move, counted_data_sets, move
@@ -65,7 +73,6 @@ from dphead.privacy.ledger.store import (
 )
 from dphead.privacy.rounding import as_declared
 
-_WITHOUT_DATA_SET = "no data set.others"  # no data set's id has a space
 _OTHER_HOME = (
     "Or set DPHEAD_HOME to another folder for data sets that share no images and no "
     "people with those of this home."
@@ -767,35 +774,13 @@ def holding(ledger: Ledger, sure: Callable[[], object] = bool) -> Iterator[None]
 def _held_home() -> Iterator[None]:
     """Hold the lock of DPHEAD_HOME, if its folder is writable and has locks."""
     with ExitStack() as opened:
-        with _writable():
+        with writable_home():
             folder = home_folder("ledgers")
             make_folder(folder)
             file = open_own(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             opened.callback(os.close, file)
             lock(file)
         yield
-
-
-@contextmanager
-def _writable() -> Iterator[None]:
-    """Ignore errors of a home that is read-only or belongs to another user.
-
-    Raises LedgerError for another error, such as a full disk, or a single file of
-    another user: without its lock or its note, a later budget would not count the fit.
-    Raises ForeignFile if a link is in the place of a file.
-    """
-    try:
-        yield
-    except ForeignFile:
-        raise
-    except OSError as error:
-        own = os.access(home_folder("ledgers"), os.W_OK)
-        if own or error.errno not in FOREIGN:
-            raise LedgerError(
-                f"The ledgers of {ledger_home()} cannot be locked or listed "
-                f"({error.strerror or error}). Nothing was charged or set. Mend this, "
-                "such as by freeing some space, then run this command again."
-            ) from error
 
 
 @contextmanager
@@ -896,14 +881,6 @@ def _on_team(dataset_id: str) -> list[str]:
         return []
     with closing(Ledger(url, dataset_id, read_only=True)) as book:
         return [book.path] if book.facts() else []
-
-
-def has_home() -> bool:
-    """Return whether there is a home for ledgers and indexes: an absolute path."""
-    try:
-        return ledger_home().is_absolute()
-    except LedgerError:
-        return False
 
 
 def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
@@ -1026,209 +1003,15 @@ def _read(
             moved, all_there = moved_to(book)
             identity = book.meta(IDENTITY)
             held = (0, None) if all_there else (book.count_fits(), book.budget())
-            if not _is_noted(book, name):
-                held = (None, book.budget() or _noted_budget(place))
+            if not is_noted(book, name):
+                held = (None, book.budget() or noted_budget(place))
             elif of == name:
-                _note_link(place, name, book)
+                note_link(place, name, book)
             shares = of != dataset_id
             one = Elsewhere(place, of, *held, shares=shares, identity=identity)
             return one, more, [moved] if moved else []
     except HeldLedger:
         raise
     except (LedgerError, ValueError):
-        budget = _noted_budget(place)
+        budget = noted_budget(place)
         return Elsewhere(place, name, None, budget, shares=name != dataset_id), [], []
-
-
-def notes_path(dataset_id: str | None) -> Path:
-    """Return the file that names a data set's ledgers in other places.
-
-    Without a data set, it names the ledgers that had none when they were noted.
-    """
-    if dataset_id is None:
-        return home_folder("ledgers") / _WITHOUT_DATA_SET
-    return default_ledger_path(dataset_id).with_suffix(".others")
-
-
-def noted_ledgers(dataset_id: str) -> list[str]:
-    """Return the non-default ledgers that were noted for a data set."""
-    return [*_notes(dataset_id)]
-
-
-@dataclass(frozen=True)
-class _Note:
-    """Hold a noted ledger's identity, and its budget in case the ledger is missing.
-
-    Attributes
-    ----------
-    identity : str, optional
-        None for a ledger on a server, whose name has the server's id, and for one that
-        an earlier version noted.
-    budget : dict, optional
-        Epsilon and delta of its budget when it was last noted.
-    """
-
-    identity: str | None = None
-    budget: dict[str, float] | None = None
-
-
-def _notes(dataset_id: str | None) -> dict[str, _Note]:
-    """Return the last note of each noted ledger by its place.
-
-    Raises LedgerError if the file of notes is damaged.
-    """
-    path = notes_path(dataset_id)
-    lines = path.read_text().splitlines() if path.exists() else []
-    notes = dict[str, _Note]()
-    try:
-        for line in lines:
-            note = json.loads(line)
-            known: list[Any] = [note] if isinstance(note, str) else note
-            notes[str(known[0])] = _Note(*known[1:])
-    except (ValueError, TypeError, LookupError) as error:
-        raise LedgerError(
-            f"{path} is damaged: each line must be a ledger's path or "
-            '["PATH", "IDENTITY", BUDGET], as JSON. Restore a copy. Without the file, '
-            "dphead does not find those ledgers."
-        ) from error
-    return notes
-
-
-def _notes_at(place: str | Path, dataset_id: str | None) -> list[_Note]:
-    """Return the notes of a data set that lead to one file."""
-    path, notes = os.path.realpath(place), _notes(dataset_id).items()
-    return [note for one, note in notes if os.path.realpath(one) == path]
-
-
-def _noted_budget(place: str) -> dict[str, float] | None:
-    """Return the smallest budget that was noted with a ledger, or None."""
-    notes = [note for name in data_sets_of_home() for note in _notes_at(place, name)]
-    kept = [note.budget for note in notes if note.budget]
-    return min(kept, key=lambda budget: budget["epsilon"], default=None)
-
-
-def check_noted(place: str | Path, book: Ledger | None = None) -> None:
-    """Raise LedgerError if the ledger that was noted at a path is missing or replaced.
-
-    The volume of the noted ledger may not be mounted, or another file may be in its
-    place. Its fits would then not be counted (proofs/ledger.md, "Noted ledgers").
-
-    Parameters
-    ----------
-    place : str or Path
-        Where the ledger is, or will be.
-    book : Ledger, optional
-        The open ledger. A different file may have its path by now.
-    """
-    if place == IN_MEMORY or is_on_server(place) or not has_home():
-        return
-    path = os.path.realpath(place)
-    noted = [name for name in (*data_sets_of_home(), None) if _notes_at(path, name)]
-    with ExitStack() as opened:
-        if noted and book is None and os.path.isfile(path):
-            book = opened.enter_context(closing(Ledger(path, read_only=True)))
-        theirs = None if book is None else book.meta("dataset_id")
-        gone = [
-            name
-            for name in noted
-            if book is None or name not in (None, theirs) or not _is_noted(book, name)
-        ]
-    if not gone:
-        return
-    of = "" if gone[0] is None else f" of data set {gone[0]}"
-    state = "is missing" if book is None else "was replaced by another one"
-    if theirs not in (None, gone[0]):
-        state = f"was replaced by one of data set {theirs}"
-    raise LedgerError(
-        f"The ledger {path}{of} {state}, and may hold fits. Nothing was charged, set "
-        "or merged. Mount its volume or restore a copy that holds all its fits, then "
-        "run this command again. If it was moved, type its new path. A different "
-        "ledger needs a different path. If this ledger never held a fit, remove its "
-        f"line from {notes_path(gone[0])}."
-    )
-
-
-def _is_noted(book: Ledger, dataset_id: str | None) -> bool:
-    """Return whether a ledger is the noted one, or no ledger was noted at its path."""
-    if book.url:  # its name has the server's id
-        return True
-    kept = {note.identity for note in _notes_at(book.path, dataset_id)}
-    # an earlier version noted no identity, but its ledger was charged or closed
-    if kept == {None}:
-        return _is_sealed(book)
-    return kept <= {None, book.meta(IDENTITY)}
-
-
-def _is_sealed(book: Ledger) -> bool:
-    """Return whether a ledger has a fit, a budget or a declaration, or was closed."""
-    return book.first("SELECT id FROM seals") is not None
-
-
-def note_ledger(
-    path: str,
-    dataset_id: str | None,
-    book: Ledger | None = None,
-    new_budget: Mapping[str, float] | None = None,
-) -> None:
-    """Note in DPHEAD_HOME, durably, a ledger that is not a data set's default ledger.
-
-    `book` is the ledger opened for writing. If it is given, its identity and budget are
-    noted too. If it has no budget, `new_budget` is noted, unless the ledger has fits.
-    If DPHEAD_HOME is read-only or another user's, nothing is noted. Raises LedgerError
-    if the note cannot be written for another reason.
-    """
-    if path == IN_MEMORY or not has_home():
-        return
-    # compare without following a link at this path, which leads to another file
-    folder = os.path.realpath(home_folder("ledgers"))
-    own = os.path.join(folder, f"{dataset_id}.sqlite")
-    # note the file: a link to it may be removed first
-    name = path if is_on_server(path) else os.path.realpath(path)
-    note = _Note()
-    if book is not None and not book.url:
-        # set it before the note: if this process dies, no note has another identity
-        book.set_once(IDENTITY, uuid.uuid4().hex)
-        note = _note_of(book, new_budget)
-    # the own ledger has an identity too, for a link that its owner makes later
-    if name != own:
-        _keep_note(name, dataset_id, note)
-
-
-def _note_of(book: Ledger, new_budget: Mapping[str, float] | None = None) -> _Note:
-    """Return what is noted of a ledger, with `new_budget` if it can be set."""
-    # a new budget for a ledger with fits will be refused
-    kept = book.budget() or (not book.count_fits() and new_budget) or {}
-    budget = {key: kept[key] for key in ("epsilon", "delta") if key in kept}
-    return _Note(book.meta(IDENTITY), budget or None)
-
-
-def _note_link(place: str, dataset_id: str, book: Ledger) -> None:
-    """Note the file behind a data set's own ledger, if its owner made it a link.
-
-    A ledger without identity and seal has no charge, and its note would refuse it.
-    """
-    own = place == str(default_ledger_path(dataset_id)) and os.path.islink(place)
-    known = any(note.identity for note in _notes_at(place, dataset_id))
-    if own and not known and (book.meta(IDENTITY) or _is_sealed(book)):
-        _keep_note(book.path, dataset_id, _note_of(book))
-
-
-def _keep_note(name: str, dataset_id: str | None, note: _Note) -> None:
-    """Write a ledger's note durably, if this user may write to DPHEAD_HOME."""
-    notes = _notes(dataset_id)
-    known = name in notes and note in (_Note(), notes[name])
-    line = name if note == _Note() else [name, note.identity, note.budget]
-    data = b"" if known else f"{json.dumps(line)}\n".encode()
-    with _writable(), ExitStack() as opened:
-        notes = notes_path(dataset_id)
-        make_folder(notes.parent)
-        file = open_own(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        opened.callback(os.close, file)
-        # one write for the whole line, so that two processes cannot mix their lines
-        written = os.write(file, data)
-        if written < len(data):  # a part of a line would be a damaged file
-            os.ftruncate(file, os.fstat(file).st_size - written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        # syncs the lines of dead processes too
-        os.fsync(file)
-        sync(notes.parent)

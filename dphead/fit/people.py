@@ -15,16 +15,15 @@ from dphead_extract.people import People, rows_name
 from dphead.analysis.ledger_place import home_folder, moved_to
 from dphead.fit.ledgers import (
     RowGroups,
-    check_noted,
     check_store,
     holding,
     known_ledgers,
     ledger_name,
-    note_ledger,
     open_ledger,
     other_ledgers,
     people_index,
 )
+from dphead.fit.noted import check_noted, note_ledger
 from dphead.privacy.ledger import Ledger, LedgerError, seals
 from dphead.privacy.ledger.groups import Groups
 from dphead.privacy.ledger.moving import (

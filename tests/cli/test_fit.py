@@ -32,13 +32,13 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from dphead.analysis import check
+from dphead.analysis.ledger_place import ledger_home
 from dphead.analysis.metrics import evaluate_scores
 from dphead.analysis.tradeoff import detection_limits
 from dphead.cli import budget, summary
 from dphead.estimators.classifiers import DPAutoClassifier
 from dphead.fit import duration
 from dphead.fit.head_file import open_head
-from dphead.fit.ledgers import ledger_home
 from dphead.fit.options import FitOptions
 from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon

@@ -20,13 +20,8 @@ from ledgers import specs
 
 from dphead import DPLeastSquaresClassifier
 from dphead.fit import ledgers
-from dphead.fit.ledgers import (
-    charging,
-    default_ledger_path,
-    fix_budget,
-    image_index,
-    notes_path,
-)
+from dphead.fit.ledgers import charging, default_ledger_path, fix_budget, image_index
+from dphead.fit.noted import notes_path
 from dphead.privacy.ledger import Ledger, LedgerError
 
 FIT = ("--method", "prototypes", "--backend", "numpy")

@@ -28,6 +28,7 @@ from dphead_extract.features.format import open_features
 from dphead_extract.shards import blocks_of
 
 from dphead import DPLeastSquaresClassifier
+from dphead.analysis.ledger_place import ledger_home
 from dphead.estimators.fitting import PrivacyWarning
 from dphead.export.trained import guarantee_of
 from dphead.fit import run as fit_run
@@ -38,11 +39,9 @@ from dphead.fit.ledgers import (
     data_set_of,
     default_ledger_path,
     image_index,
-    ledger_home,
-    note_ledger,
-    noted_ledgers,
     read_known,
 )
+from dphead.fit.noted import note_ledger, noted_ledgers
 from dphead.privacy.atomic_write import ForeignFile
 from dphead.privacy.ledger import Ledger, LedgerError
 

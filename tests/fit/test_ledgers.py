@@ -15,6 +15,7 @@ from commands import (
     words,
 )
 
+from dphead.analysis.ledger_place import ledger_home
 from dphead.fit import ledgers
 from dphead.privacy.ledger import Ledger, LedgerError
 
@@ -39,11 +40,11 @@ def test_a_relative_home_is_refused(variable, value, tmp_path, monkeypatch):
 def test_without_home_the_systems_is_taken_or_asked_for(tmp_path, monkeypatch):
     for name in ("DPHEAD_HOME", "XDG_DATA_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert ledgers.ledger_home() == Path.home() / ".local" / "share" / "dphead"
+    assert ledger_home() == Path.home() / ".local" / "share" / "dphead"
 
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(LedgerError, match="is a relative path"):
-        ledgers.ledger_home()
+        ledger_home()
 
 
 def test_a_ledger_is_the_same_file_after_a_cd(tmp_path, monkeypatch):

@@ -28,12 +28,10 @@ from dphead.fit.ledgers import (
     image_index,
     known_ledgers,
     move_ledger,
-    note_ledger,
-    noted_ledgers,
-    notes_path,
     open_ledger,
     read_ledger,
 )
+from dphead.fit.noted import note_ledger, noted_ledgers, notes_path
 from dphead.privacy.ledger import Ledger, LedgerError, seals
 
 FIT = ("--method", "prototypes", "--backend", "numpy", "--epsilon", 1)

@@ -23,6 +23,7 @@ from ledgers import Killed, died_everywhere, specs
 
 from benchmarks.faults.servers import CLIENT
 from dphead import DPLeastSquaresClassifier
+from dphead.analysis.ledger_place import ledger_home
 from dphead.analysis.records import read_run
 from dphead.export.trained import guarantee_of
 from dphead.fit import ledgers, loop, run, run_folder
@@ -37,15 +38,13 @@ from dphead.fit.ledgers import (
     fix_budget,
     image_index,
     known_images,
-    ledger_home,
     move_ledger,
-    note_ledger,
-    notes_path,
     open_ledger,
     people_index,
     read_known,
     read_ledger,
 )
+from dphead.fit.noted import note_ledger, notes_path
 from dphead.privacy.ledger import Ledger, LedgerError, server
 from dphead.privacy.ledger.groups import Groups
 from dphead.privacy.ledger.store import AWAITS, MOVED, PEOPLE

@@ -20,6 +20,7 @@ from dphead_extract.shards import shards_path
 from ledgers import Killed, died_everywhere, specs
 
 from benchmarks.faults.servers import CLIENT, OWNER
+from dphead.analysis.ledger_place import ledger_home
 from dphead.fit import ledgers
 from dphead.fit.ledgers import (
     charging,
@@ -27,13 +28,11 @@ from dphead.fit.ledgers import (
     default_ledger_path,
     fix_budget,
     image_index,
-    ledger_home,
     move_ledger,
-    note_ledger,
-    noted_ledgers,
     open_ledger,
     people_index,
 )
+from dphead.fit.noted import note_ledger, noted_ledgers
 from dphead.fit.team_images import TeamImages
 from dphead.privacy.ledger import Ledger, LedgerError, seals, server
 from dphead.privacy.ledger.moving import move
