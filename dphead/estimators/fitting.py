@@ -57,6 +57,7 @@ from dphead.fit.run_folder import (
     beside_others,
     check_folder,
     locked,
+    tuned_on,
     write_report,
 )
 from dphead.planning import presets
@@ -498,8 +499,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     ) -> None:
         """Write a run folder. The function `save` writes the head or the network.
 
-        Raises ValueError for a fold of `cross_validate`, and as `check_folder` and
-        `beside_others` do.
+        Raises ValueError for a fold of `cross_validate`, if `tuning` is "none" and the
+        ledger has earlier fits, and as `check_folder` and `beside_others` do.
         """
         if vars(self).get("_is_fold"):
             raise ValueError(
@@ -517,6 +518,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             about = replace(about, source=source)
             now = about_people(vars(source)) or ""
             notes = [note.replace(at_fit or now, now) for note in notes]
+        first = [fit["fit_id"] for fit in ledger.fits()[:1]]
+        if tuning == "none" and first not in ([], [self._result.fit_id]):
+            raise tuned_on(ledger.path)
         about = beside_others(about, out, ledger.path, tuning, charged=True)
         # the notes already contain the warnings on other ledgers
         about = replace(about, warnings=tuple(notes))

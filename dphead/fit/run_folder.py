@@ -86,12 +86,17 @@ def beside_others(
         beside = charged_elsewhere(counted_in(one.dataset_id), own)
         found += [replace(more, overlap=more.overlap or one) for more in beside]
     if (found or earlier) and tuning == "none":
-        raise ValueError(
-            f"--tuning none is not true: the ledger {own if earlier else found[0].path}"
-            " has fits on the same images, which can have decided the settings. Drop "
-            "--tuning, or type how the settings were chosen."
-        )
+        raise tuned_on(own if earlier else found[0].path)
     return _naming(about, found, out)
+
+
+def tuned_on(ledger: str | Path) -> ValueError:
+    """Return the error for `tuning` "none" if a ledger has earlier fits."""
+    return ValueError(
+        f"--tuning none is not true: the ledger {ledger} has fits on the same images, "
+        "which can have decided the settings. Drop --tuning, or type how the settings "
+        "were chosen."
+    )
 
 
 def _naming(about: About, found: Sequence[Elsewhere], out: Path) -> About:

@@ -100,6 +100,8 @@ def test_fits_that_a_ledger_in_memory_counted_are_not_called_one_fit(tmp_path):
     given = {"delta": 1e-3, "classes": CLASSES, "ledger": ledger}
     for _ in range(2):
         model = DPFeatureCovarianceClassifier(epsilon=1, **given).fit(X, Y)
+    with pytest.raises(ValueError, match="tuning none is not true"):
+        model.save(run, tuning="none")
     assert any("the fits in this in-memory ledger" in n for n in model.privacy_.notes)
     model.save(run)
     checked = words(dphead("check", run).out)
