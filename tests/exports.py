@@ -35,6 +35,14 @@ def without_dphead(folder, code):
     return done.stdout
 
 
+def holds(folder, *texts):
+    """Return the files of a folder that hold a text, or a path of this machine."""
+    places = (DOCS.parent, folder.parent, Path.home(), Path(sys.prefix))
+    wanted = [str(one).encode() for one in (*places, *texts)]
+    files = [one for one in sorted(folder.rglob("*")) if one.is_file()]
+    return [f.name for f in files if any(one in f.read_bytes() for one in wanted)]
+
+
 def documented(name, page="export.md"):
     """The code block of a page of docs/ after `<!-- example: name -->`."""
     pattern = f"<!-- example: {name} -->\n```python\n(.*?)```"

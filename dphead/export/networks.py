@@ -243,11 +243,13 @@ def write_graph(
 ) -> None:
     """Write a module as model.onnx.
 
-    The graph's metadata has the guarantee and the classes.
+    The graph's metadata has the guarantee and the classes. Its nodes have no metadata:
+    torch would write paths of this machine there, and lines of the user's code.
     """
     import onnx  # noqa: F401  # if missing, `cli.missing` names the package to install
     import onnxruntime  # noqa: F401
     import onnxscript  # noqa: F401
+    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
     program: Any = torch.onnx.export(
         module.eval(),
@@ -261,6 +263,7 @@ def write_graph(
     )
     about = file_metadata(trained.guarantee)
     about["class_names"] = json.dumps(trained.facts["class_names"])
+    ClearMetadataAndDocStringPass()(program.model)
     program.model.metadata_props.update(about)
     program.save(str(folder / "model.onnx"))
 

@@ -16,7 +16,7 @@ from commands import (
     run_of,
     words,
 )
-from exports import documented, without_dphead
+from exports import documented, holds, without_dphead
 from numpy.testing import assert_allclose
 from safetensors import safe_open
 
@@ -151,6 +151,7 @@ def test_each_format_of_a_head_has_its_probabilities(run, tmp_path, to, name, lo
     """A row that is not finite has none: NaN, or an error of the other software."""
     with_head(run, tmp_path / "run", TRANSFORMS[name], loss)
     export(tmp_path / "run", to, tmp_path / "out")
+    assert holds(tmp_path / "out") == []
     trained = Trained(tmp_path / "run", *open_head(tmp_path / "run"), {}, None)
     answer = getattr(heads, to.upper()).load(trained, tmp_path / "out")
     x = hostile_rows()

@@ -13,7 +13,7 @@ from commands import dphead, fitted, table
 from dphead_extract.compiler import import_timm
 from dphead_extract.features.format import write_features
 from dphead_extract.sources.classes import Classes
-from exports import without_dphead
+from exports import holds, without_dphead
 from finetune.core import CLIPS, OWN, images, images_file
 from PIL import Image
 from safetensors.torch import save_file
@@ -141,6 +141,9 @@ def test_a_network_of_ones_own_needs_its_code(trained, tmp_path, monkeypatch):
     Image.fromarray(pixels).save(tmp_path / "picture.png")
     said = without_dphead(tmp_path, done.example)
     assert any(name in said for name in NAMES)
+    export(run, "onnx", tmp_path / "t2", model="ones_own:network")
+    for name in ("t1", "t2"):
+        assert holds(tmp_path / name, "ward 7") == []
 
 
 def test_a_format_that_cannot_hold_the_network_is_refused(trained, tmp_path):

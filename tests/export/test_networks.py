@@ -18,7 +18,7 @@ from dphead_extract.images import PixelRange
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.sources.classes import Classes, class_names
-from exports import documented, resnet, without_dphead
+from exports import documented, holds, resnet, without_dphead
 from features import edited
 from numpy.testing import assert_allclose
 from PIL import Image
@@ -201,6 +201,7 @@ def test_onnx_of_other_features_is_the_head_alone(tmp_path):
     fitted("fit", features, "-o", tmp_path / "run", *LS, *given)
     done = export(tmp_path / "run", "onnx", tmp_path / "out")
     assert done.takes == "12 features per row, made by arrays"
+    assert holds(tmp_path / "out") == []
     session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx")
     x = rows(50, seed=3)[0]
     x[0] = 0

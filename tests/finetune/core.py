@@ -15,8 +15,11 @@ CLIPS |= {"noise_multiplier": 8.0}
 # a module with a network of one's own
 OWN = """
 from torch import nn
+class Network(nn.Sequential):
+    def forward(self, rows):
+        return super().forward(rows)  # of ward 7
 def network(n_classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, n_classes))
+    return Network(nn.Flatten(), nn.Linear(192, n_classes))
 """
 
 
