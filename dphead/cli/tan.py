@@ -276,9 +276,10 @@ def _simulate(
 def _described(settings: Any) -> str:
     """Return the settings that differ from the defaults, as options."""
     default = type(settings)().record()
+    given = settings.record() | {"weights": settings.weights}  # not its sha256
     return " ".join(
         f"--{name.replace('_', '-')} {value}"
-        for name, value in settings.record().items()
+        for name, value in given.items()
         if name == "model" or value != default[name]
     )
 

@@ -8,6 +8,8 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dphead.planning import presets
@@ -405,9 +407,12 @@ class Settings(Step, ModelSpec):
     def record(self) -> dict[str, Any]:
         """Return the settings that apply, as JSON data.
 
-        A function is replaced by its name.
+        A function is replaced by its name, and the file of weights by its sha256,
+        because its path may contain a user's name.
         """
         found = asdict(self)
+        if self.weights is not None:
+            found["weights"] = sha256(Path(self.weights).read_bytes()).hexdigest()
         if not self.is_wide:
             found = {k: v for k, v in found.items() if k not in _OF_WIDE}
         if self.adapter != "lora":

@@ -7,6 +7,7 @@ import math
 import re
 import uuid
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from dphead_extract.errors import ExtractError
 from dphead_extract.features.format import write_features
 from dphead_extract.people import People
 from dphead_extract.sources.classes import Classes
+from exports import holds
 from finetune.core import CLIPS, OWN, images, images_file
 from ledgers import specs
 from PIL import Image
@@ -573,6 +575,9 @@ def test_the_command_trains_some_layers_of_a_timm_model_from_public_weights(tmp_
         f"--ledger {tmp_path / 'l.sqlite'}"
     )
     fitted(*arguments.split())
+    used = report_of(tmp_path / "run")["method"]["settings"]["weights"]
+    assert used == sha256((tmp_path / "public.safetensors").read_bytes()).hexdigest()
+    assert holds(tmp_path / "run") == ["run.toml"]  # what was typed
     network, _, facts = read_network(tmp_path / "run")
     assert facts["network"]["mean"] == [0.5, 0.5, 0.5]
     assert facts["network"]["shape"] == [3, 32, 32]
