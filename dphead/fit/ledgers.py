@@ -527,9 +527,9 @@ def _remedy(other: Elsewhere) -> str | None:
     """Return what to do about a missing or not yet merged ledger, None for others."""
     if other.fits is None:
         return (
-            "Mount its volume or restore a copy that holds all its fits, and pass it "
-            "as the ledger if it has a budget. If it was moved here, or never held a "
-            f"fit, {_forget(other)}."
+            "Mount its volume or restore a copy that holds all its fits and releases, "
+            "and pass it as the ledger if it has a budget. If it was moved here, or "
+            f"never held a fit, {_forget(other)}."
         )
     if other.shares:
         return (

@@ -160,10 +160,10 @@ def check_noted(place: str | Path, book: Ledger | None = None) -> None:
         state = f"was replaced by one of data set {theirs}"
     raise LedgerError(
         f"The ledger {path}{of} {state}, and may hold fits. Nothing was charged, set "
-        "or merged. Mount its volume or restore a copy that holds all its fits, then "
-        "run this command again. If it was moved, type its new path. A different "
-        "ledger needs a different path. If this ledger never held a fit, remove its "
-        f"line from {notes_path(gone[0])}."
+        "or merged. Mount its volume or restore a copy that holds all its fits and "
+        "releases, then run this command again. If it was moved, type its new path. A "
+        "different ledger needs a different path. If this ledger never held a fit, "
+        f"remove its line from {notes_path(gone[0])}."
     )
 
 

@@ -290,7 +290,7 @@ def test_a_ledger_keeps_its_identity_when_it_is_moved_copied_or_restored(tmp_pat
     charged(one)
     backup = shutil.copy(one, tmp_path / "backup")
     one.unlink()
-    assert "restore a copy that holds all its fits" in refused(one)
+    assert "restore a copy that holds all its fits and releases" in refused(one)
     shutil.copy(backup, one)
     assert charged(one) == 2
     # under a new path it is charged, and the old one is missing

@@ -33,8 +33,9 @@ from dphead.privacy.ledger.schema import (
 from dphead.privacy.ledger.store import LedgerFile
 from dphead.privacy.sampling import Allocation
 
-# file with the number of returned releases, for ledgers on a server
-_RETURNED = "returned"
+# File with the number of returned releases and their fit's id. A ledger that has fewer
+# of them was restored from an older copy.
+RETURNED = "returned"
 _Book = TypeVar("_Book", bound=LedgerFile, covariant=True)
 
 
@@ -66,7 +67,7 @@ class Charge(Generic[_Book]):
 
     def __init__(self, ledger: _Book, fit_id: str, store: Path | None) -> None:
         self.ledger, self.fit_id, self.store, self._next = ledger, fit_id, store, 0
-        self.allocation = Allocation()
+        self.allocation, self._returned = Allocation(), 0
         if store is not None:
             # Noisy values of an unfinished fit are for the data holder alone.
             try:
@@ -80,6 +81,13 @@ class Charge(Generic[_Book]):
                     "ends, or use another folder."
                 )
             self._lock = lock  # held until the process ends
+            self._returned = self._noted_returned(store / RETURNED)
+
+    def _noted_returned(self, file: Path) -> int:
+        """Return how many releases a file notes as returned for this fit."""
+        number, *fit = file.read_text().split() if file.exists() else ["0"]
+        # another fit's file may be left there; a file of an earlier version has no id
+        return int(number) if fit in ([], [self.fit_id]) else 0
 
     def leave(self) -> None:
         """Unlock and remove `store`, before any value is stored in it."""
@@ -136,7 +144,7 @@ class Charge(Generic[_Book]):
                 raise LedgerError(
                     f"The ledger is damaged: release {sequence} of fit {self.fit_id} "
                     f"has the states {', '.join(sorted(states))}. No row was read. "
-                    "Restore a copy that holds all its fits."
+                    "Restore a copy that holds all its fits and releases."
                 )
             before = self._committed(sequence)
             if before != sequence:
@@ -154,7 +162,9 @@ class Charge(Generic[_Book]):
         # Count in memory too, so that a failed release does not begin a second time.
         self._next += 1
         if "committed" in states:
-            return sequence, self._load(sequence, states["committed"])
+            value = self._load(sequence, states["committed"])
+            self._note_returned(sequence)  # the process may have died before this
+            return sequence, value
         return sequence, None
 
     def step_of(self, sequence: int, epoch_steps: int) -> int:
@@ -225,21 +235,29 @@ class Charge(Generic[_Book]):
                 "process run the fit."
             ) from error
 
-        if self.store is not None and self.ledger.url:
-            # a standby that takes over may lack this commit
-            write_text(self.store / _RETURNED, str(sequence + 1))
+        # From here on, a ledger without this commit is an older copy.
+        self._note_returned(sequence)
+
+    def _note_returned(self, sequence: int) -> None:
+        """Note durably, in `store`, that a release is about to be returned."""
+        if sequence < self._returned:
+            return
+        self._returned = sequence + 1
+        if self.store is not None:
+            write_text(self.store / RETURNED, f"{self._returned} {self.fit_id}")
 
     def _check_not_returned(self, sequence: int) -> None:
         """Raise LedgerError if a file in `store` shows that a release was returned.
 
-        Only a server that was restored from a standby or a backup can lack its commit.
+        Only a ledger that was restored from an older copy, or a server whose standby
+        took over, can lack its commit.
         """
-        marked = self.store and self.store / _RETURNED
-        if marked and marked.exists() and sequence < int(marked.read_text()):
+        if sequence < self._returned:
             raise LedgerError(
-                f"The ledger server lacks release {sequence} of fit {self.fit_id}, "
-                "which was already returned. The server was restored from an older "
-                "state. Use a new run folder. The new fit is charged again."
+                f"The ledger {self.ledger.path} lacks release {sequence} of fit "
+                f"{self.fit_id}, which was already returned. The ledger was restored "
+                "from an older state. Restore a copy that holds all its fits and "
+                "releases, or use a new run folder. The new fit is charged again."
             )
 
     def forget(self, count: int) -> None:
@@ -255,6 +273,7 @@ class Charge(Generic[_Book]):
         # A checkpoint may only skip what was released and charged.
         done = self._committed(count)
         if done != count:
+            self._check_not_returned(done)
             raise LedgerError(
                 f"Internal error: {done} of the first {count} releases are committed, "
                 "so they cannot be forgotten. Please report it."

@@ -96,7 +96,7 @@ def check_undamaged(file: LedgerFile) -> Record:
     except _DamagedError as problem:
         raise LedgerError(
             f"The ledger {file.path} is damaged: {problem}. Restore a copy that "
-            "holds all its fits."
+            "holds all its fits and releases."
         ) from None
 
 

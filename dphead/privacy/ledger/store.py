@@ -181,8 +181,9 @@ class LedgerFile:
                 raise LedgerError(
                     f"The ledger {path} cannot be found, because the link {link} leads "
                     "to nothing. It may hold fits. Nothing was charged, set or merged. "
-                    "Mount its volume or restore a copy that holds all its fits, then "
-                    "run this command again. For a new ledger, remove the link first."
+                    "Mount its volume or restore a copy that holds all its fits and "
+                    "releases, then run this command again. For a new ledger, remove "
+                    "the link first."
                 )
         try:
             self.path.encode()  # raises for a path that reports and screens cannot show
@@ -421,8 +422,9 @@ class LedgerFile:
             )
         return LedgerError(
             f"The ledger {self.path} is not a sound SQLite file ({error}). Restore a "
-            "copy that holds all its fits, because an older copy would not count the "
-            "later fits. If the file is not a ledger, name another file with --ledger."
+            "copy that holds all its fits and releases, because an older copy would "
+            "not count the later ones. If the file is not a ledger, name another file "
+            "with --ledger."
         )
 
     @contextmanager
@@ -562,8 +564,8 @@ def _check_whole(path: Path) -> None:
     if path.is_file() and size < _HEADER:
         raise LedgerError(
             f"{path} has {size} bytes and is not a whole SQLite file. If it was a "
-            "ledger, restore a copy that holds all its fits. Otherwise, name another "
-            "file with --ledger."
+            "ledger, restore a copy that holds all its fits and releases. Otherwise, "
+            "name another file with --ledger."
         )
 
 

@@ -3,12 +3,13 @@
 import os
 import signal
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import Fork
 from core import reserve
-from ledgers import DELTA, X, Y, damaged, resumed, run_release, specs, stored
+from ledgers import DELTA, Killed, X, Y, damaged, resumed, run_release, specs, stored
 
 from dphead.data.arrays import ArrayRows
 from dphead.privacy import atomic_write
@@ -20,7 +21,7 @@ def test_keys_samples_and_sums_never_reach_the_disk(tmp_path):
     fit = stored(tmp_path, 2, sampling_prob=0.5)
     value = [run_release(fit, None, specs(sampling_prob=0.5)[0]) for _ in range(2)]
     files = sorted(p.name for p in tmp_path.rglob("*") if p.is_file())
-    assert files == ["000000.npy", "000001.npy", "l.sqlite", "lock"]
+    assert files == ["000000.npy", "000001.npy", "l.sqlite", "lock", "returned"]
     assert np.array_equal(np.load(tmp_path / "run/000001.npy"), value[1])
     assert (tmp_path / "run/lock").read_bytes() == b""
 
@@ -450,7 +451,7 @@ def test_an_allocation_never_reaches_the_disk(tmp_path):
     steps = fit.allocation._steps
     assert steps is not None
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
-    names = ["000000.npy", "000001.npy", "l.sqlite", "lock"]
+    names = ["000000.npy", "000001.npy", "l.sqlite", "lock", "returned"]
     assert sorted(p.name for p in files) == names
     for file in files:
         for dtype in (np.int64, np.uint32, np.uint8):
@@ -502,3 +503,56 @@ def test_a_stored_value_that_is_cut_short_is_refused(tmp_path):
         with pytest.raises(LedgerError, match="never drawn again"):
             run_release(again)
         again._lock.close()
+
+
+def restored(fit, copy):
+    """The fit, resumed after its ledger file was replaced by an older copy."""
+    fit._lock.close()
+    fit.ledger.close()
+    path = Path(fit.ledger.path)
+    path.write_bytes(copy)
+    return Ledger(path).resume("hash", fit.fit_id, path.parent / "run")
+
+
+def test_an_older_copy_of_the_ledger_draws_no_returned_release_again(tmp_path):
+    """The copy has the fit, and the releases before the copy was made."""
+    fit = stored(tmp_path, 3)
+    first = run_release(fit)
+    copy = (tmp_path / "l.sqlite").read_bytes()
+    run_release(fit)
+    again = restored(fit, copy)
+    assert np.array_equal(run_release(again), first)
+    with pytest.raises(LedgerError, match=r"release 1 .* was already returned"):
+        run_release(again)
+    assert arrays(tmp_path / "run") == ["000000.npy", "000001.npy"]
+    again = restored(again, copy)
+    with pytest.raises(LedgerError, match=r"release 1 .* was already returned"):
+        again.forget(2)  # a checkpoint after both
+
+
+def test_a_value_is_noted_before_a_resumed_run_returns_it(tmp_path, monkeypatch):
+    """A process died between the commit and the note of a returned release."""
+    fit = stored(tmp_path, 2)
+    copy = (tmp_path / "l.sqlite").read_bytes()
+
+    def die(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("dphead.privacy.ledger.charge.write_text", die)
+        run_release(fit)
+    fit._lock.close()
+    again = resumed(fit, tmp_path / "run")
+    run_release(again)
+    with pytest.raises(LedgerError, match=r"release 0 .* was already returned"):
+        run_release(restored(again, copy))
+
+
+def test_a_note_of_another_fit_in_the_folder_does_not_count(tmp_path):
+    fit = stored(tmp_path)
+    run_release(fit)
+    fit._lock.close()
+    second = reserve(specs(), fit.ledger, tmp_path / "run")
+    run_release(second)
+    note = (tmp_path / "run/returned").read_text()
+    assert note == f"1 {second.fit_id}"
