@@ -403,9 +403,11 @@ def uncounted(run: FinishedRun) -> Iterator[Finding]:
         yield Finding(
             "fits in another ledger",
             f"this run's ledger does not count {where}",
-            "Fits there add to this epsilon, and their results may have influenced the "
-            "settings",
-            "Fit with the data set's own ledger, and state the sum over all ledgers",
+            "The privacy loss of those fits adds to this run's, and their results may "
+            "have influenced the settings",
+            "Fit with the data set's own ledger. State the sum over all ledgers for "
+            "the same unit and relation. State the epsilon of every other ledger "
+            "beside it, with its unit and relation",
         )
 
 

@@ -210,6 +210,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
         fits,
         tuple(
             f"the ledger {one['path']} with fits on {one['of']}"
+            f"{' (' + one['protects'] + ')' if one.get('protects') else ''}"
             for one in report["ledger"]["elsewhere"]
         ),
         merged,

@@ -432,6 +432,9 @@ class Elsewhere:
         Whether the ledger is that of a different data set that shares the run's ledger.
     identity : str or None
         The ledger's random identity, if it has one.
+    protects : str or None
+        Unit and relation of its fits, such as "single rows under zero_out". None if it
+        has no fit.
     """
 
     path: str
@@ -441,6 +444,7 @@ class Elsewhere:
     overlap: Overlap | None = None
     shares: bool = False
     identity: str | None = None
+    protects: str | None = None
 
     def fact(self, folder: Path | None = None) -> dict[str, object]:
         """Return this ledger's public entry in the report in `folder`.
@@ -452,7 +456,7 @@ class Elsewhere:
             of = "a data set of the same id system"
         path = self.path if folder is None else named(self.path, folder)
         entry = {"path": path, "fits": self.fits, "identity": self.identity}
-        return {**entry, "of": of}
+        return {**entry, "of": of, "protects": self.protects}
 
     def __str__(self) -> str:
         """Return path, fits and data set of the ledger, for the data holder only."""
@@ -467,6 +471,7 @@ class Elsewhere:
     def place(self) -> str:
         """Return path and fits of the ledger."""
         held = "gone or unreadable" if self.fits is None else f"{self.fits} fits"
+        held += f" for {self.protects}" if self.protects else ""
         return f"the ledger {self.path} ({held})"
 
 
@@ -916,7 +921,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     # a different home may know more ledgers, which the report names
     for text, one in zip(found.elsewhere, said["ledger"]["elsewhere"], strict=True):
         # a default ledger of this home can have the name of one of another home
-        least, identity = max(1, one["fits"] or 0), one["identity"]
+        least, identity = max(1, one["fits"] or 0), one.get("identity")
         told = [
             k.path
             for k in known
@@ -1001,17 +1006,31 @@ def _read(
             if name not in more and place in noted_ledgers(name):
                 raise LedgerError(f"{place} is the ledger of another data set now.")
             moved, all_there = moved_to(book)
-            identity = book.meta(IDENTITY)
+            identity, protects = book.meta(IDENTITY), _protects(book)
             held = (0, None) if all_there else (book.count_fits(), book.budget())
             if not is_noted(book, name):
                 held = (None, book.budget() or noted_budget(place))
             elif of == name:
                 note_link(place, name, book)
-            shares = of != dataset_id
-            one = Elsewhere(place, of, *held, shares=shares, identity=identity)
+            one = Elsewhere(
+                place,
+                of,
+                *held,
+                shares=of != dataset_id,
+                identity=identity,
+                protects=protects,
+            )
             return one, more, [moved] if moved else []
     except HeldLedger:
         raise
     except (LedgerError, ValueError):
         budget = noted_budget(place)
         return Elsewhere(place, name, None, budget, shares=name != dataset_id), [], []
+
+
+def _protects(book: Ledger) -> str | None:
+    """Return unit and relation of a ledger's fits as text, or None without fits."""
+    if (relation := book.meta("relation")) is None:
+        return None
+    unit = "single rows" if book.meta("group_cap") == "null" else "groups"
+    return f"{unit} under {relation}"

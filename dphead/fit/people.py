@@ -217,8 +217,8 @@ def _check_merge(
             raise LedgerError(
                 f"The ledger {source.path} has fits that protect single rows. After a "
                 "merge, no fit of the id system could protect a person. Nothing was "
-                "declared. Keep that ledger: its epsilons add up with those of the id "
-                "system."
+                "declared. Keep that ledger. Its epsilons are for single rows, so they "
+                "do not add up with those of the id system. State both."
             )
     _confirm_infinite(sources, target, not_private)
 
@@ -234,7 +234,7 @@ def _check_target(target: Ledger, sources: list[Ledger]) -> None:
                 f"merge into {target.path} each fit would be refused. Nothing was "
                 "declared. If that ledger counts a features file with ids of this id "
                 "system, name both files in one command. Otherwise keep the ledgers: "
-                "for a person in both, their epsilons add up."
+                "for a person in both, their privacy losses add up."
             )
 
 

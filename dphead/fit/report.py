@@ -118,9 +118,12 @@ def uncounted(elsewhere: dict[str, Any]) -> str:
     held = f"holds {fits} fit{'s' if fits != 1 else ''}"
     if fits is None:
         held = "is missing or unreadable, and may hold fits"
+    elif elsewhere.get("protects"):
+        held += f" for {elsewhere['protects']}"
     return (
-        f"The ledger {elsewhere['path']} {held} on {elsewhere['of']}. The epsilon "
-        "spent there adds to this run's epsilon. No total of this run includes it."
+        f"The ledger {elsewhere['path']} {held} on {elsewhere['of']}. The privacy loss "
+        "of these fits adds to this run's, and no total of this run includes it. "
+        "Epsilons add up only for the same unit and relation."
     )
 
 
