@@ -207,12 +207,19 @@ def counts_one_fit(ledger: dict[str, Any]) -> bool:
 
 
 def public_statement(report: dict[str, Any]) -> str:
-    """Return the report's statement, with the ledger's name but not its folder.
+    """Return the report's statement, without the folders of ledgers."""
+    return without_folders(report["statement"], report)
 
-    The folder may contain a user's name.
+
+def without_folders(text: str, report: dict[str, Any]) -> str:
+    """Return a text of a report with the names of its ledgers, but not their folders.
+
+    A folder may contain a user's name.
     """
-    path = report["ledger"]["path"]
-    return report["statement"].replace(path, Path(path).name)
+    ledger = report["ledger"]
+    for path in (ledger["path"], *(one["path"] for one in ledger["elsewhere"])):
+        text = text.replace(path, Path(path).name)
+    return text
 
 
 def stated_guarantee(plan: Plan, thing: str) -> dict[str, Any]:

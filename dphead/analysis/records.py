@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,10 @@ class FinishedRun:
         Names of the files in the run folder; empty if only a report was read.
     fits : list of dict or None
         All fits of the ledger, oldest first, or None if the ledger cannot be reached.
-    elsewhere : tuple of str
-        Descriptions of ledgers with fits that the run's ledger does not count. They
-        come from the report, or from `ledgers.read_known`.
+    elsewhere : dict
+        Ledgers with fits that the run's ledger does not count, from the report or from
+        `ledgers.read_known`: a description for the data holder, and the ledger's public
+        entry in a report.
     merged : str or None
         The ledger that the run's ledger was merged into, or moved to, after the fit.
         `fits` are its fits.
@@ -99,7 +100,7 @@ class FinishedRun:
     tensors: frozenset[str]
     files: tuple[str, ...]
     fits: list[dict[str, Any]] | None
-    elsewhere: tuple[str, ...] = ()
+    elsewhere: dict[str, dict[str, Any]] = field(default_factory=dict)
     merged: str | None = None
     limit: dict[str, Any] | None = None
 
@@ -118,12 +119,14 @@ class FinishedRun:
         return _spent_in(self.fits, self.report | {"ledger": self.ledger_now})
 
     def report_now(self) -> dict[str, Any]:
-        """Return the report with its ledger and its declaration of people as of now."""
+        """Return the report with its ledgers and declared people as of now."""
         report, total = self.report, self.spent_now
+        fits = report["ledger"]["fits"] if self.fits is None else len(self.fits)
         ledger = self.ledger_now | {
-            "fits": len(self.fits or []),
+            "fits": fits,
             "total_epsilon": total.epsilon,
             "total_accountant": total.accountant,
+            "elsewhere": [*self.elsewhere.values()],
         }
         data = report["data"]
         if data.get("dataset_id") is not None:  # people of arrays are not declared
@@ -208,11 +211,11 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
         tensors,
         names,
         fits,
-        tuple(
+        {
             f"the ledger {one['path']} with fits on {one['of']}"
-            f"{' (' + one['protects'] + ')' if one.get('protects') else ''}"
+            f"{' (' + one['protects'] + ')' if one.get('protects') else ''}": one
             for one in report["ledger"]["elsewhere"]
-        ),
+        },
         merged,
         limit,
     )

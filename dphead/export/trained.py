@@ -150,8 +150,9 @@ def guarantee_of(
     digests of the report and the head.
     """
     report, ledger, stated = finished.report, finished.ledger_now, finished.report
-    # ledgers were merged after the report was written
-    if finished.merged or any(outdated(finished)):
+    # ledgers were merged, or charged elsewhere, after the report was written
+    added = [*finished.elsewhere.values()] != report["ledger"]["elsewhere"]
+    if finished.merged or added or any(outdated(finished)):
         now = finished.report_now()
         stated = now | {"statement": statement_of(now)}
     found = {key: report["guarantee"][key] for key in _GUARANTEE}

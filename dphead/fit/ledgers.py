@@ -917,9 +917,9 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     own += [ledger_name(ledger, dataset_id)] if ledger else []
     own += [found.limit["path"]] if found.limit else []
     known = other_ledgers(dataset_id, *own)
-    elsewhere = [str(one) for one in known if one.fits != 0]
+    elsewhere = {str(one): one.fact(folder) for one in known if one.fits != 0}
     # a different home may know more ledgers, which the report names
-    for text, one in zip(found.elsewhere, said["ledger"]["elsewhere"], strict=True):
+    for text, one in found.elsewhere.items():
         # a default ledger of this home can have the name of one of another home
         least, identity = max(1, one["fits"] or 0), one.get("identity")
         told = [
@@ -929,8 +929,8 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
         ]
         paths = [*map(str, own), *told]
         if not _is_told(one["path"], folder, paths, found):
-            elsewhere.append(text)
-    return replace(found, elsewhere=tuple(elsewhere))
+            elsewhere[text] = one
+    return replace(found, elsewhere=elsewhere)
 
 
 def _is_told(name: str, folder: Path, paths: Sequence[str], run: FinishedRun) -> bool:

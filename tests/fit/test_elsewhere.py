@@ -28,7 +28,9 @@ from dphead_extract.features.format import open_features
 from dphead_extract.shards import blocks_of
 
 from dphead import DPLeastSquaresClassifier
+from dphead.analysis.card.page import dpia, model_card, page
 from dphead.analysis.ledger_place import ledger_home
+from dphead.analysis.protected import public_statement
 from dphead.estimators.fitting import PrivacyWarning
 from dphead.export.trained import guarantee_of
 from dphead.fit import run as fit_run
@@ -90,6 +92,32 @@ def test_fits_for_rows_and_for_people_are_not_added_up(tmp_path):
     assert "1 fits for groups under zero_out" in first
     (tmp_path / "p.sqlite").unlink()
     assert "gone or unreadable" in dphead("check", tmp_path / "one", "--json").out
+
+
+def test_a_later_guarantee_names_ledgers_that_were_charged_meanwhile(
+    features, tmp_path
+):
+    run = tmp_path / "one"
+    fit(features, run)
+    indexed(features)
+    facts = {"class_names": []}
+    before = guarantee_of(run, read_known(run), facts)["statement"]
+    assert before == public_statement(report_of(run))
+    fit(features, tmp_path / "two", "--ledger", tmp_path / "q.sqlite", *LARGE)
+    now = guarantee_of(run, read_known(run), facts)["statement"]
+    assert "The ledger q.sqlite holds 1 fit for single rows under zero_out" in now
+
+
+def test_what_is_published_names_no_folder_of_a_ledger(features, tmp_path):
+    (folder := tmp_path / "alice").mkdir()
+    run = tmp_path / "run"
+    fit(features, tmp_path / "other", "--ledger", folder / "q.sqlite")
+    report = fit(features, run, *LARGE)
+    facts = {"class_names": []}
+    stated = guarantee_of(run, read_known(run), facts)["statement"]
+    for text in (stated, page(report), model_card(report), dpia(report)):
+        assert "q.sqlite holds 1 fit" in words(text)
+        assert "alice" not in text
 
 
 def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):

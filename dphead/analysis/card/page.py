@@ -33,6 +33,7 @@ from dphead.analysis.protected import (
     own_model,
     parts_of,
     public_statement,
+    without_folders,
 )
 from dphead.analysis.records import FinishedRun, plan_of
 from dphead.analysis.tradeoff import (
@@ -291,7 +292,7 @@ def _findings(report: dict[str, Any]) -> list[dict[str, Any]]:
     found = [(one.what, one.why) for one in findings]
     if unshown_classes(report) is None:
         found.append((UNTOLD, MISSED))
-    found += [(text, "") for text in report["warnings"]]
+    found += [(without_folders(text, report), "") for text in report["warnings"]]
     return [
         {"what": what[:1].upper() + what[1:], "why": why, "warned": True}
         for what, why in found

@@ -104,6 +104,9 @@ class Ledger(LedgerFile):
     def set_budget(self, epsilon: float, delta: float) -> None:
         """Fix the total (epsilon, delta) of all fits, once, before the first fit.
 
+        The ledger's file holds the budget. DPHEAD_HOME knows the file and the budget
+        only after the first charge. `dphead ledger budget` notes both at once.
+
         Parameters
         ----------
         epsilon : float
