@@ -213,8 +213,7 @@ def _with_config(
         found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
         check_scale(found.get("mean", ()), found.get("std", ()))
         size = found.get("input_size", (0,))[1:]
-        # arguments such as checkpoint_path, which would read a different file
-        foreign = signature(timm.create_model).parameters.keys() & arguments.keys()
+        foreign = _foreign(arguments)
         arguments = dict(arguments)
     except (TypeError, ValueError, AttributeError) as error:
         raise ExtractError(
@@ -223,7 +222,7 @@ def _with_config(
         ) from error
     if foreign:
         raise ExtractError(
-            f"{str(path)!r} sets {min(foreign)}, which is not an argument of a model. "
+            f"{str(path)!r} sets {foreign[0]}, which is not an argument of a model. "
             "Remove this line of the file."
         )
     if config.get("num_classes") is not None:
@@ -234,6 +233,15 @@ def _with_config(
     arguments |= options.model_args
     options = replace(options, name=name, weights=weights, model_args=arguments)
     return options, found, f"by {path}"
+
+
+def _foreign(arguments: dict[str, Any]) -> list[str]:
+    """Return arguments of timm, such as checkpoint_path, that no model takes.
+
+    They may name another file, or a path, which the head and the report would publish.
+    """
+    parameters = signature(import_timm().create_model).parameters
+    return sorted(parameters.keys() & arguments.keys())
 
 
 def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
@@ -250,6 +258,11 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
         raise ExtractError(
             f"--backbone must be {', '.join(TRAITS)} or a timm model, got "
             f"{options.name!r}. Type a name of `timm.list_models()`."
+        )
+    if foreign := _foreign(options.model_args):
+        raise ExtractError(
+            f"--model-arg {foreign[0]} is not an argument of a model. Use --weights "
+            "for a file of weights, and the variable HF_HOME for a cache."
         )
     local = options.weights is not None or options.random_weights
     folder = options.weights if options.weights and options.weights.is_dir() else None

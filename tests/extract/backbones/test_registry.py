@@ -94,6 +94,7 @@ def test_transform_is_timms_with_the_given_values(weights):
         ({"weights": Path("/nowhere.pth")}, "--weights must be a file"),
         ({"model_args": {"num_classes": 9}}, "num_classes"),
         ({"model_args": {"num_classes": 7, "no_such": 1}}, "timm cannot create"),
+        ({"model_args": {"num_classes": 7, "cache_dir": "/home/me"}}, "HF_HOME"),
         ({"mean": (1.0, 2.0)}, "1 or 3 values"),
         ({"axes": 7}, "from 1 to 6 for 7 classes"),
         ({"channels": 1}, "in_chans=1"),
