@@ -24,6 +24,7 @@ from dphead.privacy.accounting import (
     require,
     total_mu,
 )
+from dphead.privacy.python_values import python_value
 from dphead.privacy.rounding import rounded_up
 
 # Bounds and steps of searches. All numbers are chosen. No guarantee depends on them,
@@ -141,6 +142,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     ----------
     Balle, Wang 2018, Theorem 8.
     """
+    epsilon, delta = python_value(epsilon), python_value(delta)
     require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon, "Use 1.")
     check(delta)
     if math.isinf(epsilon):
@@ -285,6 +287,7 @@ def calibrate(
     Full batches have a closed form. Others use bracketing and Brent's method on log
     epsilon against log s.
     """
+    epsilon, delta = python_value(epsilon), python_value(delta)
     check(delta, relation)
     require(
         epsilon > 0,

@@ -109,6 +109,19 @@ def test_the_mu_of_a_budget_does_not_exceed_it(eps, delta):
 # The papers' accountants, which decide no charge.
 
 
+@pytest.mark.parametrize("scalar", [np.float16, np.float32])
+def test_a_scalar_of_numpy_is_used_exactly(scalar):
+    """Its own arithmetic would round to its precision, and spend more."""
+    epsilon, delta = scalar(8), 1e-5
+    mu = mu_from_epsilon(epsilon, delta)
+    assert type(mu) is float and mu == mu_from_epsilon(8.0, delta)
+    assert epsilon_from_mu(scalar(mu), delta) == epsilon_from_mu(
+        float(scalar(mu)), delta
+    )
+    events = [GaussianEvent(1.0)]
+    assert calibrate(events, epsilon, delta) == calibrate(events, 8.0, delta)
+
+
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_no_noise_is_infinite_and_no_release_is_free_by_every_accountant(accountant):
     assert epsilon_by(accountant, [GaussianEvent(0.0)], 1e-5) == math.inf

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from scipy.special import erfcx, ndtr
 
 from dphead.privacy.accounting.events import GaussianEvent, check, require
+from dphead.privacy.python_values import python_value
 
 # A larger epsilon is reported as infinite. Chosen, not measured.
 _LARGEST_EPSILON = 1e12
@@ -63,6 +64,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     ----------
     Balle, Wang 2018, Theorem 8.
     """
+    mu, delta = python_value(mu), python_value(delta)
     check(delta)
     require(mu >= 0, "mu must be at least 0", "mu", mu, "Use the result of total_mu.")
     target = math.log(delta)
