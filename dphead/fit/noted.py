@@ -9,9 +9,10 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dphead_extract.index import FOREIGN
 
@@ -21,7 +22,13 @@ from dphead.analysis.ledger_place import (
     home_folder,
     ledger_home,
 )
-from dphead.privacy.atomic_write import ForeignFile, make_folder, open_own, sync
+from dphead.privacy.atomic_write import (
+    ForeignFile,
+    make_folder,
+    names_before_links,
+    open_own,
+    sync,
+)
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IDENTITY, IN_MEMORY
@@ -85,10 +92,17 @@ class _Note:
         an earlier version noted.
     budget : dict, optional
         Epsilon and delta of its budget when it was last noted.
+    links : tuple of str
+        Names under which it was opened, with links (`names_before_links`).
     """
 
     identity: str | None = None
     budget: dict[str, float] | None = None
+    links: tuple[str, ...] = ()
+
+    def after(self, earlier: Self) -> Self:
+        """Return this note with the names of an earlier note of the same ledger."""
+        return replace(self, links=tuple(sorted({*self.links, *earlier.links})))
 
 
 def _notes(dataset_id: str | None) -> dict[str, _Note]:
@@ -103,26 +117,41 @@ def _notes(dataset_id: str | None) -> dict[str, _Note]:
         for line in lines:
             note = json.loads(line)
             known: list[Any] = [note] if isinstance(note, str) else note
-            notes[str(known[0])] = _Note(*known[1:])
+            place, note = str(known[0]), _Note(*known[1:])
+            notes[place] = note.after(notes.get(place, _Note()))
     except (ValueError, TypeError, LookupError) as error:
         raise LedgerError(
             f"{path} is damaged: each line must be a ledger's path or "
-            '["PATH", "IDENTITY", BUDGET], as JSON. Restore a copy. Without the file, '
-            "dphead does not find those ledgers."
+            '["PATH", "IDENTITY", BUDGET, NAMES], as JSON. Restore a copy. Without the '
+            "file, dphead does not find those ledgers."
         ) from error
     return notes
 
 
-def _notes_at(place: str | Path, dataset_id: str | None) -> list[_Note]:
-    """Return the notes of a data set that lead to one file."""
-    path, notes = os.path.realpath(place), _notes(dataset_id).items()
-    return [note for one, note in notes if os.path.realpath(one) == path]
+def _names(place: str | Path, book: Ledger | None = None) -> set[str]:
+    """Return all absolute names of a ledger's file: before, between and after links."""
+    if book is not None:
+        return {book.path, *book.links}
+    return {os.path.realpath(place), *names_before_links(place)}
+
+
+def _notes_at(names: set[str], dataset_id: str | None) -> dict[str, _Note]:
+    """Return the notes of a data set that lead to a file, or had one of its names.
+
+    The keys are the places of the notes.
+    """
+    return {
+        one: note
+        for one, note in _notes(dataset_id).items()
+        if os.path.realpath(one) in names or not names.isdisjoint(note.links)
+    }
 
 
 def noted_budget(place: str) -> dict[str, float] | None:
     """Return the smallest budget that was noted with a ledger, or None."""
-    notes = [note for name in data_sets_of_home() for note in _notes_at(place, name)]
-    kept = [note.budget for note in notes if note.budget]
+    names = _names(place)
+    notes = [_notes_at(names, name).values() for name in data_sets_of_home()]
+    kept = [note.budget for note in chain(*notes) if note.budget]
     return min(kept, key=lambda budget: budget["epsilon"], default=None)
 
 
@@ -141,20 +170,24 @@ def check_noted(place: str | Path, book: Ledger | None = None) -> None:
     """
     if place == IN_MEMORY or is_on_server(place) or not has_home():
         return
-    path = os.path.realpath(place)
-    noted = [name for name in (*data_sets_of_home(), None) if _notes_at(path, name)]
+    path, names = os.path.realpath(place), _names(place, book)
+    found = {name: _notes_at(names, name) for name in (*data_sets_of_home(), None)}
+    noted = {name: notes for name, notes in found.items() if notes}
     with ExitStack() as opened:
         if noted and book is None and os.path.isfile(path):
             book = opened.enter_context(closing(Ledger(path, read_only=True)))
         theirs = None if book is None else book.meta("dataset_id")
         gone = [
             name
-            for name in noted
-            if book is None or name not in (None, theirs) or not is_noted(book, name)
+            for name, notes in noted.items()
+            if book is None or name not in (None, theirs) or not _fits(book, notes)
         ]
     if not gone:
         return
     of = "" if gone[0] is None else f" of data set {gone[0]}"
+    before = next(iter(noted[gone[0]]))
+    if os.path.realpath(before) != path:  # a link led there
+        of += f", which was {before},"
     state = "is missing" if book is None else "was replaced by another one"
     if theirs not in (None, gone[0]):
         state = f"was replaced by one of data set {theirs}"
@@ -171,7 +204,12 @@ def is_noted(book: Ledger, dataset_id: str | None) -> bool:
     """Return whether a ledger is the noted one, or no ledger was noted at its path."""
     if book.url:  # its name has the server's id
         return True
-    kept = {note.identity for note in _notes_at(book.path, dataset_id)}
+    return _fits(book, _notes_at(_names(book.path, book), dataset_id))
+
+
+def _fits(book: Ledger, notes: Mapping[str, _Note]) -> bool:
+    """Return whether the notes of a ledger's names are all of this ledger."""
+    kept = {note.identity for note in notes.values()}
     # an earlier version noted no identity, but its ledger was charged or closed
     if kept == {None}:
         return _is_sealed(book)
@@ -218,7 +256,11 @@ def _note_of(book: Ledger, new_budget: Mapping[str, float] | None = None) -> _No
     # a new budget for a ledger with fits will be refused
     kept = book.budget() or (not book.count_fits() and new_budget) or {}
     budget = {key: kept[key] for key in ("epsilon", "delta") if key in kept}
-    return _Note(book.meta(IDENTITY), budget or None)
+    # a link in the home is known by its target: without the link, the home makes a file
+    home = os.path.realpath(home_folder("ledgers"))
+    folders = {one: os.path.realpath(os.path.dirname(one)) for one in book.links}
+    links = tuple(one for one, folder in folders.items() if folder != home)
+    return _Note(book.meta(IDENTITY), budget or None, links)
 
 
 def note_link(place: str, dataset_id: str, book: Ledger) -> None:
@@ -227,7 +269,8 @@ def note_link(place: str, dataset_id: str, book: Ledger) -> None:
     A ledger without identity and seal has no charge, and its note would refuse it.
     """
     own = place == str(default_ledger_path(dataset_id)) and os.path.islink(place)
-    known = any(note.identity for note in _notes_at(place, dataset_id))
+    notes = _notes_at(_names(book.path, book), dataset_id)
+    known = any(note.identity for note in notes.values())
     if own and not known and (book.meta(IDENTITY) or _is_sealed(book)):
         _keep_note(book.path, dataset_id, _note_of(book))
 
@@ -235,8 +278,11 @@ def note_link(place: str, dataset_id: str, book: Ledger) -> None:
 def _keep_note(name: str, dataset_id: str | None, note: _Note) -> None:
     """Write a ledger's note durably, if this user may write to DPHEAD_HOME."""
     notes = _notes(dataset_id)
-    known = name in notes and note in (_Note(), notes[name])
+    before = notes.get(name)
+    known = before is not None and (note == _Note() or note.after(before) == before)
     line = name if note == _Note() else [name, note.identity, note.budget]
+    if note.links:
+        line = [*line, note.links]
     data = b"" if known else f"{json.dumps(line)}\n".encode()
     with writable_home(), ExitStack() as opened:
         notes = notes_path(dataset_id)

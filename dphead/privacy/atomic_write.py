@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+_MOST_LINKS = 40  # of one path, as in Linux
+
 
 class ForeignFile(OSError):
     """Report a link, a folder, a pipe or a device under a name that dphead chose."""
@@ -242,6 +244,28 @@ def dangling_link(path: Path) -> Path | None:
     """
     links = filter(os.path.islink, (path, *path.parents))
     return next((one for one in links if not os.path.exists(one)), None)
+
+
+def names_before_links(path: str | Path) -> tuple[str, ...]:
+    """Return the absolute names of a path, one before each link that it follows.
+
+    The last name, which has no links, is `os.path.realpath` and is not included. If
+    the volume of a link is not mounted, its path leads to one of the included names.
+    """
+    done, left = Path("/"), [*reversed(Path(path).absolute().parts[1:])]
+    names = list[str]()
+    while left and len(names) < _MOST_LINKS:
+        part = left.pop()
+        if part == os.pardir:  # of the target: all links before it were followed
+            done = done.parent
+        elif not os.path.islink(one := done / part):
+            done = one
+        else:
+            names.append(str(one.joinpath(*reversed(left))))
+            target = one.readlink()
+            done = Path("/") if target.is_absolute() else done
+            left += reversed(target.parts[target.is_absolute() :])
+    return tuple(names)
 
 
 def sync(folder: Path) -> None:

@@ -467,3 +467,61 @@ def test_a_linked_ledger_without_a_charge_is_not_locked_out(features, tmp_path):
     assert noted_ledgers(id_of(features)) == []
     fitted("fit", features, "-o", tmp_path / "run", *FIT)
     assert noted_ledgers(id_of(features)) == [os.path.realpath(own)]
+
+
+@pytest.mark.parametrize("link", ["folder", "file"])
+@pytest.mark.parametrize("dataset_id", [ID, None])
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_link_on_the_volume_of_a_ledger_begins_no_new_one(
+    tmp_path, link, dataset_id, outside
+):
+    """The link is away with the volume, so the typed path is a name of no ledger."""
+    volume, away = tmp_path / "volume", tmp_path / "away"
+    (volume / "2026").mkdir(parents=True)
+    typed = volume / "current"
+    typed.symlink_to({"folder": "2026", "file": "2026/p.sqlite"}[link])
+    if link == "folder":
+        typed /= "p.sqlite"
+    else:
+        Ledger(volume / "2026/p.sqlite", dataset_id).close()
+    through = tmp_path / "data"
+    through.symlink_to(volume)
+    first = through / typed.relative_to(volume) if outside else typed
+    assert [charged(first, dataset_id) for _ in range(2)] == [1, 2]
+    notes = notes_path(dataset_id).read_text()
+    volume.rename(away)
+    volume.mkdir()
+    for place in (typed, first):
+        said = refused(place, dataset_id)
+        assert f"which was {volume}/2026/p.sqlite, is missing" in said
+    typed.parent.mkdir(exist_ok=True)
+    Ledger(typed, dataset_id).close()  # another volume has a ledger of that name
+    for place in (typed, first):
+        assert "was replaced by another one" in refused(place, dataset_id)
+    shutil.rmtree(volume)
+    away.rename(volume)
+    assert charged(volume / "2026/p.sqlite", dataset_id) == 3
+    assert [charged(first, dataset_id) for _ in range(2)] == [4, 5]
+    # each name is noted once
+    assert notes_path(dataset_id).read_text() == notes
+    assert len(noted_ledgers(ID)) == (dataset_id is not None)
+
+
+def test_a_link_to_another_ledger_is_not_the_noted_one(tmp_path):
+    """The other ledger is charged under a path without the link."""
+    current = tmp_path / "current"
+    for year in ("2026", "2027"):
+        (tmp_path / year).mkdir()
+        current.unlink(missing_ok=True)
+        current.symlink_to(year)
+        if year == "2026":
+            assert charged(current / "p.sqlite", None) == 1
+    assert "2026/p.sqlite, is missing" in refused(current / "p.sqlite", None)
+    assert charged(tmp_path / "2027/p.sqlite", None) == 1
+    assert "was replaced by" in refused(current / "p.sqlite", None)
+    assert charged(tmp_path / "2026/p.sqlite", None) == 2
+    # the first ledger was moved, and the link leads to it again
+    (tmp_path / "2026").rename(tmp_path / "2028")
+    current.unlink()
+    current.symlink_to("2028")
+    assert charged(current / "p.sqlite", None) == 3

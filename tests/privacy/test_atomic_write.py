@@ -11,6 +11,7 @@ from dphead.privacy import atomic_write
 from dphead.privacy.atomic_write import (
     ForeignFile,
     lock_file,
+    names_before_links,
     own_folder,
     write_atomically,
     write_folder,
@@ -197,3 +198,27 @@ def test_a_typed_link_of_another_user_is_refused(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"of another user.*path of the file itself"):
         write_text(link, "new", typed=True)
     assert unharmed(elsewhere)
+
+
+def test_a_path_has_a_name_before_each_link(tmp_path, monkeypatch):
+    """Each name leads to one file, and the names are those that the system walks."""
+    (tmp_path / "a/2026").mkdir(parents=True)
+    (tmp_path / "a/now").symlink_to("2026")
+    (tmp_path / "data").symlink_to(tmp_path / "a")
+    (tmp_path / "a/2026/one").symlink_to("../2026/./two")
+    (tmp_path / "a/2026/two").touch()
+    monkeypatch.chdir(tmp_path / "a")
+    names = ["data/now/one", "a/now/one", "a/2026/one"]
+    found = names_before_links("../data/now/../now//one")
+    # `now/..` is the folder of the target
+    assert found == tuple(
+        f"{tmp_path}/{one}" for one in ("data/now/../now/one", "a/now/../now/one")
+    ) + tuple(f"{tmp_path}/{one}" for one in names[1:])
+    for path in (tmp_path / "data/now/one", "now/one", "2026/one", "2026/two"):
+        assert {os.path.realpath(one) for one in names_before_links(path)} <= {
+            f"{tmp_path}/a/2026/two"
+        }
+    assert names_before_links("now/one") == tuple(f"{tmp_path}/{n}" for n in names[1:])
+    assert names_before_links("2026/two") == names_before_links("none/x") == ()
+    (tmp_path / "loop").symlink_to("loop")
+    assert {*names_before_links(tmp_path / "loop")} == {f"{tmp_path}/loop"}

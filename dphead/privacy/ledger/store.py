@@ -28,7 +28,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import StaticPool
 
-from dphead.privacy.atomic_write import dangling_link, make_folder, sync
+from dphead.privacy.atomic_write import (
+    dangling_link,
+    make_folder,
+    names_before_links,
+    sync,
+)
 from dphead.privacy.ledger import server
 from dphead.privacy.ledger.schema import (
     FITS,
@@ -109,6 +114,8 @@ class LedgerFile:
         # raises LedgerError if a charge may no longer be made (`fit.ledgers.charging`)
         self.before_commit: Callable[[], None] = lambda: None
         self.dataset_id, self.url, self._db = dataset_id, None, None
+        # names of the file before links were followed: it may be noted under them
+        self.links: tuple[str, ...] = ()
         # The path decides between a server and a file. The SQL is the same for both.
         if server.is_on_server(path):
             self._open_on_server(self.path, dataset_id)
@@ -176,6 +183,7 @@ class LedgerFile:
             # and after a link has moved. The system must resolve them: by its text
             # alone, `link/..` would be another folder.
             self.path = os.path.realpath(path)
+            self.links = names_before_links(path)
             # A new file there would not count the fits of the ledger that is away.
             if (link := dangling_link(Path(path))) is not None:
                 raise LedgerError(
