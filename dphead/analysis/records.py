@@ -129,7 +129,8 @@ class FinishedRun:
             "elsewhere": [*self.elsewhere.values()],
         }
         data = report["data"]
-        if data.get("dataset_id") is not None:  # people of arrays are not declared
+        # people of arrays are not declared
+        if self.limit is not None and data.get("dataset_id") is not None:
             data = data | {key: ledger[key] for key in ("dataset_id", "people")}
         return report | {"ledger": ledger, "data": data}
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dphead import __version__
-from dphead.analysis.check import outdated
 from dphead.analysis.protected import (
     budget_is,
     counts_all_fits,
@@ -147,14 +146,9 @@ def guarantee_of(
     """Return the contents of guarantee.json for a run and its head.json.
 
     They include the guarantee in the report, the budget if it covers all fits, and the
-    digests of the report and the head.
+    digests of the report and the head. The statement counts the ledgers' fits of today.
     """
-    report, ledger, stated = finished.report, finished.ledger_now, finished.report
-    # ledgers were merged, or charged elsewhere, after the report was written
-    added = [*finished.elsewhere.values()] != report["ledger"]["elsewhere"]
-    if finished.merged or added or any(outdated(finished)):
-        now = finished.report_now()
-        stated = now | {"statement": statement_of(now)}
+    report, ledger, now = finished.report, finished.ledger_now, finished.report_now()
     found = {key: report["guarantee"][key] for key in _GUARANTEE}
     # a budget covers the fits of its ledger, not fits on the same rows elsewhere
     counted = counts_all_fits(report) and not finished.elsewhere
@@ -166,7 +160,7 @@ def guarantee_of(
             "budget_of_all_fits": ledger["budget"] if promised else None,
             "tuning": report["tuning"],
             "balanced": report.get("balanced"),
-            "statement": public_statement(stated),
+            "statement": public_statement(now | {"statement": statement_of(now)}),
             "class_names": facts["class_names"],
             "fit_id": ledger["fit_id"],
             "head_sha256": facts.get("tensors_sha256"),
