@@ -2,6 +2,7 @@
 
 import textwrap
 
+from dphead.analysis.card.page import cell
 from dphead.analysis.protected import about_scores
 from dphead.export.trained import Trained
 
@@ -176,7 +177,7 @@ def input_in_words(trained: Trained, takes: str) -> str:
 def readme(trained: Trained, takes: str, code: str) -> str:
     """Return the text of README.md, with `code` from `example`."""
     names = trained.facts["class_names"]
-    shown = ", ".join(names[:_SHOWN_CLASSES])
+    shown = cell(", ".join(names[:_SHOWN_CLASSES]))
     more = (
         f" and {len(names) - _SHOWN_CLASSES} more"
         if len(names) > _SHOWN_CLASSES

@@ -208,6 +208,9 @@ def test_an_export_says_where_decisions_weight_classes_equally(run):
         assert guarantee["balanced"] is balanced
         text = readme(Trained(run, head, facts, guarantee, None), "features", "code")
         assert words(text).count("assume that classes are equally frequent") == said
+    named = {**facts, "class_names": ["\x1b[31m", "<img src=x>", "c"]}
+    text = readme(Trained(run, head, named, guarantee, None), "features", "code")
+    assert "\\x1b[31m, &lt;img src=x>, c" in text
 
 
 @pytest.mark.parametrize("to", FORMATS)

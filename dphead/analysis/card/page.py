@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dphead_extract.safe_text import one_line
+
 from dphead.analysis.card.about import About, verdict
 from dphead.analysis.card.risk import CURVE_RATES, Limits, limits_of
 from dphead.analysis.check import MISSED, UNTOLD, check, unshown_classes
@@ -319,7 +321,7 @@ def _environment() -> Any:
         "declared": as_declared,
         "number": _number,
         "wrap": _wrapped,
-        "cell": _cell,
+        "cell": cell,
     }
     return found
 
@@ -344,13 +346,13 @@ def _wrapped(text: str, indent: int = 0) -> str:
     return filled[indent:]
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Return text for Markdown, safe in a table cell too.
 
-    `&`, `<` and `|` are escaped, and a line break becomes a space.
+    `&`, `<`, `|` and control characters are escaped, and a line break becomes a space.
     """
-    safe = text.replace("&", "&amp;").replace("<", "&lt;")
-    return safe.replace("|", "\\|").replace("\n", " ")
+    safe = one_line(text.replace("\n", " ")).replace("&", "&amp;")
+    return safe.replace("<", "&lt;").replace("|", "\\|")
 
 
 def _number(value: float | None, digits: int = 4) -> str:
