@@ -509,6 +509,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             )
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])
+        if self._result.plan.private and not ledger.holds(self._result.fit_id):
+            raise LedgerError(
+                f"The ledger {ledger.path} does not have this fit. Restore a copy that "
+                "holds all its fits."
+            )
         about = self._about
         at_fit, notes = about_people(vars(about.source)), self.privacy_.notes
         declared = about.source.dataset_id and ledger.meta(PEOPLE)

@@ -1,5 +1,7 @@
 """Estimators as run folders: saved, checked, loaded, predicted with and exported."""
 
+import pickle
+
 import numpy as np
 import pytest
 from commands import dphead, words
@@ -14,7 +16,7 @@ from dphead import (
 )
 from dphead.analysis.records import read_run
 from dphead.export.sklearn_head import load_head
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, LedgerError
 
 X, Y = toy(120)
 CLASSES = [0, 1, 2]
@@ -114,6 +116,19 @@ def test_fits_that_a_ledger_in_memory_counted_are_not_called_one_fit(tmp_path):
         assert "nly this fit" not in text
     card = words(dphead("report", run, "--card", "-o", "-").out)
     assert "all fits in this ledger" in page and "| all fits in this ledger |" in card
+
+
+def test_a_fit_that_its_ledger_lacks_is_not_saved(tmp_path):
+    """An older copy of the ledger has a total below the fit's own epsilon."""
+    book = tmp_path / "book.sqlite"
+    given = {"delta": 1e-3, "classes": CLASSES, "ledger": book}
+    DPFeatureCovarianceClassifier(epsilon=0.5, **given).fit(X, Y)
+    older = book.read_bytes()
+    model = DPFeatureCovarianceClassifier(epsilon=2, **given).fit(X, Y)
+    book.write_bytes(older)
+    with pytest.raises(LedgerError, match="does not have this fit"):
+        pickle.loads(pickle.dumps(model)).save(tmp_path / "run")
+    assert not (tmp_path / "run" / "report.json").exists()
 
 
 def test_a_seeded_fit_is_saved_as_not_private(tmp_path):
