@@ -379,7 +379,7 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
             f"{'this fit is' if ledger['fits'] == 1 else 'fits of one ledger are'} "
             "counted",
             "Other fits on the same rows add to this epsilon without being counted",
-            "Fit again with --ledger",
+            "Charge all fits on these rows to one ledger file (--ledger)",
         )
     fits, lost = run.fits or [], None
     if run.fits is not None and ledger["fit_id"] not in {f["fit_id"] for f in fits}:

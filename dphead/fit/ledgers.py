@@ -91,7 +91,7 @@ def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
         path = team_url() or default_ledger_path(dataset_id)
     if path is None or path == IN_MEMORY:
         return IN_MEMORY
-    return str(path) if is_on_server(path) else Path(path).absolute()
+    return str(path) if is_on_server(path) else Path(path).expanduser().absolute()
 
 
 def counted_in(dataset_id: str) -> str:

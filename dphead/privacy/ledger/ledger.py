@@ -126,7 +126,7 @@ class Ledger(LedgerFile):
         or a second budget is refused.
         """
         epsilon, delta = python_value(epsilon), python_value(delta)
-        if not (0 < epsilon < math.inf and 0 < delta < 1):
+        if epsilon is True or not (0 < epsilon < math.inf and 0 < delta < 1):
             raise LedgerError(
                 "A budget needs a finite positive epsilon and a delta between 0 and 1, "
                 f"got {epsilon} and {delta}. Use a small epsilon, such as 1, and a "

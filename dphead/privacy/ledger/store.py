@@ -182,6 +182,7 @@ class LedgerFile:
             # Resolve links, so that a kept path finds the same file from another folder
             # and after a link has moved. The system must resolve them: by its text
             # alone, `link/..` would be another folder.
+            path = os.path.expanduser(path)
             self.path = os.path.realpath(path)
             self.links = names_before_links(path)
             # A new file there would not count the fits of the ledger that is away.

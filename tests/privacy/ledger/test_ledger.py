@@ -31,6 +31,8 @@ def sigma_for(epsilon, count=1):
 
 def test_the_budget_is_the_exact_total_over_all_fits(path):
     ledger = Ledger(path)
+    with pytest.raises(LedgerError, match="got True"):
+        ledger.set_budget(True, DELTA)
     ledger.set_budget(1.0, DELTA)
     half = sigma_for(1.0, 2)
     reserve(specs(1, half), ledger)

@@ -374,6 +374,15 @@ def test_a_journal_that_leads_to_another_file_is_refused(path, tmp_path, kind):
     assert victim.read_bytes() == before
 
 
+def test_a_path_in_the_users_home_is_found_there(tmp_path, monkeypatch):
+    """Otherwise each working folder would get a folder of this name, and a ledger."""
+    (home := tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    assert Ledger("~/book.sqlite").path == str(home / "book.sqlite")
+    assert not (tmp_path / "~").exists()
+
+
 def test_a_path_is_walked_as_the_system_walks_it(tmp_path):
     """`link/..` is the folder above where the link leads, not the link's own."""
     (tmp_path / "disk" / "data").mkdir(parents=True)
