@@ -65,8 +65,9 @@ def audit_mechanism(
     Raises
     ------
     ValueError
-        If an argument is invalid, or a data set cannot be pickled. If an output is not
-        real or finite, or changes its shape.
+        If an argument is invalid, if the data sets are equal, or if one cannot be
+        pickled. If an output is not real, finite and exact in float64, has no number,
+        or changes its shape.
 
     Notes
     -----
@@ -99,18 +100,20 @@ def audit_mechanism(
     known = 0.5 < confidence < 1
     require(known, "confidence must be between 0.5 and 1", "confidence", confidence)
     require(fits >= 4, "fits must be at least 4", "fits", fits, "Use 1000.")
-    require(
-        len(neighbors) == 2,
-        "neighbors must be two data sets",
-        "neighbors",
-        len(neighbors),
-    )
+    known = isinstance(neighbors, Sequence) and len(neighbors) == 2
+    hint = "Use a tuple."
+    require(known, "neighbors must be a pair", "neighbors", type(neighbors), hint)
     claim: Claim = EpsilonDeltaClaim(epsilon, delta)
     if gaussian:
         check(delta)
         event = GaussianEvent(1 / mu_from_epsilon(epsilon, delta))
         claim = Claim(epsilon, delta, "zero_out", (event,))
     kept = [*map(_pickled, neighbors)]
+    if kept[0] == kept[1]:
+        raise ValueError(
+            "The two data sets of `neighbors` are equal, so no mechanism tells them "
+            "apart. Pass data sets that differ in one record."
+        )
     # alternate, so that a slow change of the machine affects both alike
     runs = [
         [_numbers(function(pickle.loads(data))) for data in kept] for _ in range(fits)
@@ -155,19 +158,24 @@ def _numbers(output: Any) -> np.ndarray:
     """Return an output as a new vector of float64.
 
     It is a copy, because a function can return one buffer in every run. Raises
-    ValueError if the output is not real and finite.
+    ValueError if the output is not real, finite and exact in float64, or is empty.
     """
-    found = np.asarray(output)
-    if found.dtype.kind not in "biuf":
+    found = given = np.asarray(output)
+    if found.dtype.kind not in "biuf" or not found.size:
         raise ValueError(
-            f"An output of `function` has type {found.dtype}, not real numbers. Return "
-            "real numbers, for example the real and the imaginary parts."
+            f"An output of `function` has {found.size} values of type {found.dtype}. "
+            "Return real numbers, for example the real and the imaginary parts."
         )
-    found = np.array(found, float).ravel()
+    found = np.array(given, float).ravel()
     if not np.isfinite(found).all():
         raise ValueError(
             "An output of `function` is not finite. Map such outputs to a number, "
             "because an attacker sees them too."
+        )
+    if np.any(found.astype(given.dtype) != given.ravel()):
+        raise ValueError(
+            f"An output of `function` has a value of type {given.dtype} that float64 "
+            "rounds. Return its high and low digits as two numbers."
         )
     return found
 
@@ -180,6 +188,10 @@ def _attack(
     The outputs `learned` (2, n, numbers) alone select the attack and the threshold. A
     score above 0 is a guess that the output belongs to the second row of scores.
     """
+    # otherwise the squares of very large or small outputs overflow or vanish
+    peak = np.abs(learned).max(axis=(0, 1))
+    peak[peak == 0] = 1
+    learned, tested = learned / peak, tested / peak
     center = learned.mean(axis=(0, 1))
     scale = learned.std(axis=(0, 1))
     scale[scale == 0] = 1

@@ -130,6 +130,13 @@ def test_correct_mechanisms_fail_as_seldom_as_the_confidence_says():
     assert failed <= binom.isf(1e-4, 200, 0.1)
 
 
+@pytest.mark.parametrize("scale", [1e308, 1e-300, 5e-324])
+def test_a_mechanism_without_noise_fails_at_every_scale(scale):
+    """The squares of its outputs overflow or vanish."""
+    found = audit_mechanism(lambda n: scale * n, 1.0, 0.0, (-1, 1), fits=100)
+    assert not found["passed"]
+
+
 @pytest.mark.parametrize(
     "given, said",
     [
@@ -139,11 +146,15 @@ def test_correct_mechanisms_fail_as_seldom_as_the_confidence_says():
         ({"delta": 0.0, "gaussian": True}, "delta must lie in"),
         ({"confidence": 1}, "confidence must be between"),
         ({"fits": 2}, "fits must be at least 4"),
-        ({"neighbors": [1]}, "two data sets"),
+        ({"neighbors": [1]}, "must be a pair"),
+        ({"neighbors": {"one": 1, "two": 2}}, "must be a pair"),
+        ({"neighbors": (2, 2)}, "are equal"),
+        ({"function": lambda n: []}, "0 values"),
+        ({"function": lambda n: 2**60 + n}, "that float64 rounds"),
         ({"function": lambda n: np.zeros(n)}, "different shapes"),
         ({"function": lambda n: math.nan}, "not finite"),
-        ({"function": lambda n: 1j * n}, "complex128, not real numbers"),
-        ({"function": str}, "not real numbers"),
+        ({"function": lambda n: 1j * n}, "type complex128"),
+        ({"function": str}, "Return real numbers"),
         ({"neighbors": ((one for one in [1]), [1])}, "cannot be pickled"),
     ],
 )
