@@ -25,10 +25,9 @@ class _LowRank(nn.Module):
         down = torch.randn((rank, *base.weight.shape[1:]), generator=generator)
         self.down.weight = nn.Parameter(down / math.sqrt(fan_in))
         self.down.register_parameter("bias", None)
-        is_linear = isinstance(base, nn.Linear)
-        self.up = nn.Linear(rank, outputs, False)
-        if not is_linear:
-            self.up = nn.Conv2d(rank, outputs, 1, bias=False)
+        self.up = nn.Conv2d(rank, outputs, 1, bias=False)
+        if isinstance(base, nn.Linear):
+            self.up = nn.Linear(rank, outputs, False)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,7 +87,6 @@ def adapt(
     held = ((*m._modules.values(), *m._parameters.values()) for m in model.modules())
     uses = Counter(id(one) for found in held for one in found)
     for name, layer in layers.items():
-        parent, _, own = name.rpartition(".")
         chosen = name not in last and _takes_update(layer) and wanted(f"{name}.weight")
         if adapter == "lora" and chosen:
             if uses[id(layer)] > 1 or uses[id(layer.weight)] > 1:
@@ -97,7 +95,7 @@ def adapt(
                     "the same weight. Leave it out with --layers, or use bias."
                 )
             update = _LowRank(layer, rank, generator)  # pyright: ignore[reportArgumentType]
-            setattr(layers[parent], own, update)
+            model.set_submodule(name, update)
             found = True
     if not found or not last:
         raise ValueError(
@@ -116,6 +114,5 @@ def merged(model: nn.Module) -> nn.Module:
     model = deepcopy(model)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, _LowRank):
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, layer.merged())
+            model.set_submodule(name, layer.merged())
     return model

@@ -154,8 +154,7 @@ def convert_batch_norms(
         if how == "freeze" and getattr(layer, "running_mean", None) is not None:
             layer.eval()
         if how == "group" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, _GroupNorm(layer))
+            model.set_submodule(name, _GroupNorm(layer))
 
 
 def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:

@@ -3,6 +3,7 @@
 An audit has few rows, so its chunks are small.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -61,9 +62,9 @@ def audited(
         If `shape` does not have `facts.n_features` numbers, or if the settings or the
         network are unusable.
     """
-    if int(np.prod(shape)) != facts.n_features:
+    if (size := math.prod(shape)) != facts.n_features:
         raise ValueError(
-            f"--sizes must have {int(np.prod(shape))} features, the product of "
+            f"--sizes must have {size} features, the product of "
             f"--shape, got {facts.n_features}. Correct one of the two."
         )
     s = settings.resolved(facts.n_rows)

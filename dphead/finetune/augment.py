@@ -60,9 +60,7 @@ def _crop_flip(x: Tensor, u: Tensor, pad: int | None = None) -> Tensor:
     columns = _reflected(torch.arange(w, device=x.device) + shift[:, 1:], w)
     columns = torch.where(u[:, 2:3] < 0.5, columns.flip(1), columns)
     images = torch.arange(n, device=x.device)[:, None, None]
-    rows = rows[:, :, None]
-    columns = columns[:, None, :]
-    return x[images, :, rows, columns].permute(0, 3, 1, 2)
+    return x[images, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
 def _reflected(index: Tensor, size: int) -> Tensor:
@@ -215,7 +213,6 @@ def views_of(
     """
     if views == 0:
         return x[:, None]
-    u = torch.from_numpy(uniforms(step, keys, views))
-    u = u.to(x.device).flatten(0, 1)
+    u = torch.from_numpy(uniforms(step, keys, views)).to(x.device).flatten(0, 1)
     many = x.repeat_interleave(views, dim=0)
     return AUGMENTATIONS[augment](many, u).unflatten(0, (len(x), views))

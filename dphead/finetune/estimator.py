@@ -265,10 +265,13 @@ class DPFinetuneClassifier(PrivateClassifier):
         """
         check_is_fitted(self, "weights_")
 
-        def save(out: Path, state: Any, facts: dict[str, Any]) -> str:
-            return save_network(out, self.network_, state, facts)
-
-        self._write_run(folder, tuning, "NOT ACCOUNTED", save, {"pixels": {}})
+        self._write_run(
+            folder,
+            tuning,
+            "NOT ACCOUNTED",
+            lambda out, *trained: save_network(out, self.network_, *trained),
+            {"pixels": {}},
+        )
 
     @classmethod
     def load(

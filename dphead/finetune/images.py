@@ -99,8 +99,7 @@ def load_images(
         )
     own: tuple[int, int] = (0, 0) if arrays is None else arrays.shape[1:3]
     height, width = (size, size) if isinstance(size, int) else size or own
-    gray = arrays is not None and arrays.ndim == 3
-    channels = channels or (1 if gray else 3)
+    channels = channels or (3 if arrays is None or arrays.ndim != 3 else 1)
     x = np.zeros((source.n_rows, channels, height, width), np.uint8)
     readable = np.zeros(source.n_rows, bool)
     digests: list[list[int]] = []

@@ -142,8 +142,10 @@ def finetune(
         target = options.target("auto", *options.groups)
         solver, plan, found = make_training(options.settings, target, facts, network)
         warnings = [*check_delta(plan, facts, options.allow_large_delta), *ungrouped]
-        place = "that a gradient does not depend on an image's position"
-        tell(f"checking, before the charge, {place}")
+        tell(
+            "checking, before the charge, that a gradient does not depend on an "
+            "image's position"
+        )
         sums = _sums(options, network, facts, hosts)
         if not first:
             fit = _prepare(options, data, plan, sums, warnings, hosts)

@@ -103,9 +103,8 @@ def read_network(
             }
         )
         weights = flat(network.model).double().cpu().numpy()
-    empty = np.zeros(0)
-    progress = TrainingState(
-        0, weights, weights, empty, empty, tensors.get("center"), tensors.get("scale")
+    progress = TrainingState.start(
+        weights, center=tensors.get("center"), scale=tensors.get("scale")
     )
     return network, progress, facts
 

@@ -372,8 +372,8 @@ class Settings(Step, ModelSpec):
             "`base_learning_rate`": self.base_learning_rate is not None,
             "--sampling allocation": self.sampling == "allocation",
         }
-        for name in (name for name, used in uses.items() if used):
-            if self.batch_size is None:
+        for name, used in uses.items():
+            if used and self.batch_size is None:
                 raise ValueError(f"{name} needs a batch size. Add --batch-size.")
 
     def resolved(self, n_rows: int) -> "Settings":

@@ -277,7 +277,7 @@ def source_of_pixels(
     mean, std = (np.broadcast_to(value, 3).tolist() for value in scale)
     transform = {"mean": mean, "std": std, "image_size": shape[1:], **pixels}
     return SourceFacts(
-        n_features=int(np.prod(shape)),
+        n_features=math.prod(shape),
         class_names=classes,
         dataset_id=None,
         feature_space=f"images {shape} {pixels or ''}".rstrip(),
@@ -297,7 +297,7 @@ def source_of_given(
     """Describe rows in memory: images, or rows of unknown origin."""
     classes = [str(name) for name in names]
     if not spec.pixels or len(spec.shape) != 3:
-        source = source_of_arrays(int(np.prod(spec.shape)), classes)
+        source = source_of_arrays(math.prod(spec.shape), classes)
         return replace(source, grouped=grouped)
     return source_of_pixels(
         spec.shape,

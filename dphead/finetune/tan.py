@@ -104,27 +104,6 @@ class Simulated:
     accuracy: float
 
 
-def _smaller(settings: Settings, factor: float) -> Settings:
-    """Return the settings with batch size B / k, rounded, and noise sigma / k.
-
-    Raises ValueError if the batch would have less than one row.
-
-    References
-    ----------
-    TAN23, section 3.4.
-    """
-    sigma, batch = settings.noise_multiplier, settings.batch_size
-    assert sigma is not None
-    assert batch is not None
-    if factor > batch:
-        raise ValueError(
-            f"--factors must be at most the batch size {batch}, got {factor:g}. Use "
-            "smaller factors."
-        )
-    small = round(batch / factor)
-    return replace(settings, noise_multiplier=sigma / factor, batch_size=small)
-
-
 def run_simulations(
     settings: Settings,
     factors: Sequence[float],
@@ -134,7 +113,7 @@ def run_simulations(
     data_is_public: bool,
     done: Callable[[Simulated], None] | None = None,
 ) -> list[Simulated]:
-    """Train at each factor and seed.
+    """Train at each seed with batch size B / k, rounded, and noise sigma / k.
 
     Parameters
     ----------
@@ -161,6 +140,10 @@ def run_simulations(
     ValueError
         If the data are not public, if there are too few factors, or if a factor is at
         most 1 or above the batch size.
+
+    References
+    ----------
+    TAN23, section 3.4.
     """
     if not data_is_public:
         raise ValueError(
@@ -172,12 +155,20 @@ def run_simulations(
             "--factors needs at least two numbers above 1, got "
             f"{','.join(f'{k:g}' for k in factors)}. Use 4,8,16."
         )
+    sigma, batch = settings.noise_multiplier, settings.batch_size
+    assert sigma is not None
+    assert batch is not None
     found = []
     for factor in sorted(factors, reverse=True):
-        small = _smaller(settings, factor)
-        sizes = float(small.batch_size or 0), small.noise_multiplier or 0.0
+        if factor > batch:
+            raise ValueError(
+                f"--factors must be at most the batch size {batch}, got {factor:g}. "
+                "Use smaller factors."
+            )
+        size, noise = round(batch / factor), sigma / factor
+        small = replace(settings, batch_size=size, noise_multiplier=noise)
         for seed in seeds:
-            found.append(Simulated(factor, *sizes, seed, train(small, seed)))
+            found.append(Simulated(factor, size, noise, seed, train(small, seed)))
             if done is not None:
                 done(found[-1])
     return found
