@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from torch._C import (
     _functorch,  # pyright: ignore[reportAttributeAccessIssue] - has no stub
 )
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.utils.stateless import _reparametrize_module
 
 from dphead.finetune.errors import Errors
 from dphead.finetune.models import (
@@ -97,13 +98,6 @@ class ModelGradient(Statistic):
     def shape(self, width: int) -> tuple[int, ...]:
         """Return the shape of the sum, (size,)."""
         return (self.size,)
-
-    def factors(self, *_: Any, **__: Any) -> Any:
-        """Raise NotImplementedError: these gradients are summed in torch."""
-        raise NotImplementedError(
-            "The gradient of a network needs the sums of TorchSums. Pass a "
-            "TorchSums to `release`."
-        )
 
 
 class Part:
@@ -203,22 +197,6 @@ def _added(vectors: Iterable[Tensor]) -> Tensor:
     return reduce(torch.add, vectors)
 
 
-class _RowModule(nn.Module):
-    """Compute the loss of one row, as a module with the network's parameters."""
-
-    loss: RowLoss
-
-    def __init__(self, model: nn.Module, loss: RowLoss) -> None:
-        super().__init__()
-        self.model = model
-        self.errors = Errors()
-        vars(self)["loss"] = loss  # parameters of the loss are not trained
-
-    def forward(self, views: Tensor, labels: Tensor) -> Tensor:
-        with self.errors:
-            return self.loss(self.model, views, labels)
-
-
 class PerExample:
     """Compute per-example gradients of `model` with torch.func.
 
@@ -236,12 +214,15 @@ class PerExample:
     called : set of nn.Module
         The model's layers. `refuse_memory` adds other modules that the loss calls.
         `parts` leaves all of them as they were.
+    errors : Errors
+        The errors of torch in a call of `parts`.
     """
 
     def __init__(self, model: nn.Module, loss: RowLoss | None = None) -> None:
-        self._row = _RowModule(model, loss or of_scores())
-        self.called = {*self._row.modules()}
-        self._trained = dict(trained(self._row))  # no row changes these shapes
+        self._model, self._loss = model, loss or of_scores()
+        self.errors = Errors()
+        self.called = {*model.modules()}
+        self._trained = dict(trained(model))  # no row changes these shapes
 
     def set(self, weights: Tensor) -> None:
         """Set the trained parameters to the values of a flat vector (size,)."""
@@ -276,10 +257,14 @@ class PerExample:
             if share is not None:  # of a group
                 of_image = vmap(loss, in_dims=(None, 0, 0), randomness="error")
                 return (of_image(weights, views, label) * share).sum()
-            row = views, label.expand(len(views))
+            model, labels = self._model, label.expand(len(views))
             # torch.func refuses in-place changes, except of tensors of the call
-            buffers = {name: value.clone() for name, value in self._row.named_buffers()}
-            return functional_call(self._row, weights | buffers, row)
+            buffers = {name: one.clone() for name, one in model.named_buffers()}
+            with (
+                _reparametrize_module(model, weights | buffers, tie_weights=True),
+                self.errors,
+            ):
+                return self._loss(model, views, labels)
 
         dims = None, 0, 0, None if share is None else 0
         # random numbers would depend on a row's slot, so drawing them raises an error
@@ -290,7 +275,7 @@ class PerExample:
             # trials before the charge do not have the caller's autocast either
             torch.autocast(x.device.type, enabled=False),
             without_compiler(),
-            self._row.errors.raised(),
+            self.errors.raised(),
             unchanged(self.called),
         ):
             found = of_rows(weights, x, y, share)
@@ -317,7 +302,8 @@ def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
     refuse_hooks(gradients.called)
     y = torch.zeros(len(views), dtype=torch.int64, device=views.device)
     try:
-        parts = gradients.parts(views.clone(), y)  # a loss may change its input
+        with gradients.errors.trial():
+            parts = gradients.parts(views.clone(), y)  # a loss may change its input
     # such as for a module that keeps a tensor, or that does not know a token
     except Exception as error:
         raise ValueError(
@@ -359,7 +345,13 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             first, _, _, again, chunk = (
                 try_rows(gradients, x) for x in (*views.split(1), views[:1], views)
             )
-            kept = [weakref.ref(one) for one in _wrapped()]
+            # the tensors that torch.func wrapped
+            kept = [
+                weakref.ref(one)
+                for one in gc.get_objects()
+                if issubclass(type(one), Tensor)
+                and _functorch.is_functorch_wrapped_tensor(one)
+            ]
         finally:
             hook.remove()
             gc.unfreeze()
@@ -403,9 +395,3 @@ def _moved(one: Tensor, other: Tensor) -> bool:
     pair = torch.where(same, 0.0, one - other), one.nan_to_num(0.0, 0.0, 0.0)
     moved, size = (torch.linalg.vector_norm(v, dtype=torch.float64) for v in pair)
     return not bool(moved <= 1e-3 * size)
-
-
-def _wrapped() -> list[Tensor]:
-    """Return the tensors that torch.func wrapped and that Python's `gc` finds."""
-    tensors = (one for one in gc.get_objects() if issubclass(type(one), Tensor))
-    return [one for one in tensors if _functorch.is_functorch_wrapped_tensor(one)]

@@ -7,15 +7,16 @@ import gc
 import math
 import re
 import sys
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
 from itertools import chain
+from logging import Logger
 from pathlib import Path
 from threading import get_ident
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -53,6 +54,9 @@ _MOST_SCALE, _LEAST_STD = 1e6, 1e-6
 NetworkLoss = Callable[[Tensor, Tensor], Tensor]
 # takes a module and one row's views (k, ...) and labels (k,), and returns its loss
 RowLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+# types of attributes that contain no others, and types that do
+_PLAIN = {int, float, bool, str, type(None)}
+_CONTAINERS = (dict, list, set, deque, tuple)
 # where a module keeps hooks, which could keep rows
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 
@@ -169,37 +173,57 @@ def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Give modules clones of their tensors for a block `with`, and restore them after.
 
     So the block changes no attribute, layer or hook of a module, even if code writes to
-    weights in place, or an error ends it. An attribute that is a dict or list has its
-    entries restored too. torch.func leaves its tensors in a layer that has two names,
-    in an RNN's list of weights, and in the cache of `parametrize.cached`, which all
-    threads share.
+    weights in place, or an error ends it. torch.func leaves its tensors in a layer that
+    has two names, in an RNN's list of weights, and in the cache of
+    `parametrize.cached`, which all threads share.
     """
     parametrize._cache.clear()
-    held: list[Any] = [
-        (own, own.copy())
-        for layer in modules
-        for own in (vars(layer), *vars(layer).values())
-        if type(own) in (dict, OrderedDict, list)
-    ]
+    held = _held(modules)
     clones: dict[Tensor, Tensor] = {}  # one of each tensor, even if layers share it
     try:
         for own, kept in held:
-            items = kept.items() if isinstance(own, dict) else enumerate(kept)
-            for name, value in items:
-                if isinstance(value, Tensor):
-                    own[name] = clones.setdefault(value, value.detach().clone())
+            if isinstance(own, dict | list):
+                items = kept.items() if isinstance(own, dict) else enumerate(kept)
+                for name, value in items:
+                    if isinstance(value, Tensor):
+                        own[name] = clones.setdefault(value, value.detach().clone())
         yield
     finally:
         parametrize._cache.clear()
         for own, kept in held:
-            if isinstance(own, list):
-                own[:] = kept
-            else:
+            if not own and not kept:  # most have no hooks
+                continue
+            # by identity, since `!=` of tensors raises an error
+            changed = [*map(id, own)] != [*map(id, kept)]
+            if changed:
                 # not cleared otherwise, since other threads may use the layer
-                # by identity, since `!=` of tensors raises an error
-                if [*map(id, own)] != [*map(id, kept)]:
-                    own.clear()
-                own.update(kept)
+                own.clear()
+            if changed or isinstance(own, dict):
+                (own.extend if isinstance(own, list | deque) else own.update)(kept)
+
+
+def _held(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return (container, copy) of all containers that attributes reach, at any depth.
+
+    The fields of an object are a dict.
+    """
+    held: dict[int, tuple[Any, Any]] = {}
+    todo = [*roots]
+    for one in todo:  # it grows
+        if type(one) in _PLAIN:
+            continue
+        own = one if isinstance(one, _CONTAINERS) else getattr(one, "__dict__", ())
+        if (
+            id(own) not in held
+            and isinstance(own, _CONTAINERS)
+            # these belong to the whole process
+            and not isinstance(one, ModuleType | Logger)
+        ):
+            kept = own.copy() if isinstance(own, dict) else [*own]
+            held[id(own)] = own, kept
+            if kept:
+                todo += kept.values() if isinstance(kept, dict) else kept
+    return [*held.values()]
 
 
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:

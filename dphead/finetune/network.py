@@ -240,7 +240,7 @@ class Network:
         The model's initial weights, flat.
     gradients : PerExample
         The gradients of rows.
-    public : Tensor of shape (3, 1, channels, h, w)
+    public : Tensor of shape (3, views, channels, h, w)
         Random rows for trials.
 
     Raises
@@ -297,8 +297,8 @@ class Network:
         )
 
     def _random(self, seed: int) -> Tensor:
-        """Return three public random rows (3, 1, ...)."""
-        spec = self.spec.of_one
+        """Return three public random rows (3, views, ...)."""
+        spec = replace(self.spec, images=0)
         return spec.inputs(spec.random(np.random.default_rng(seed), 3), 0, self.device)
 
     def _check_scores(self) -> None:
@@ -338,8 +338,9 @@ class Network:
 
     def device_name(self) -> str:
         """Return "cpu", or the name of the GPU."""
-        on_gpu = self.device.type == "cuda"
-        return torch.cuda.get_device_name(self.device) if on_gpu else self.device.type
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return self.device.type
 
     def scores(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Return the scores of rows.
@@ -420,7 +421,7 @@ class TorchSums:
         self.network = network
         self._gradients = network.gradients
         with one_thread():
-            with WholeVectors() as seen:
+            with WholeVectors() as seen, network.gradients.errors.trial():
                 self._fits(1)
             most, fastest = _chunk_rows(network, memory)
             wanted = min(max(1, batch), max(32, batch // 4), fastest)
@@ -673,10 +674,8 @@ def _chunk_rows(network: Network, memory: int | None) -> tuple[int, int]:
                         o.numel() if isinstance(o, Tensor) else 0
                     )
                 )
-        spec = network.spec.of_one
-        x = spec.random(np.random.default_rng(0), 1)
-        row = spec.inputs(x, 0, device)[0]
-        network.loss(model, row, torch.zeros(1, dtype=torch.long, device=device))
+        view = network.public[0, :1].clone()  # a loss may change its input
+        network.loss(model, view, torch.zeros(1, dtype=torch.long, device=device))
     sizes = [p.numel() for _, p in trained(model)]
     row = 4 * (2 * sum(sizes) + 4 * max(sizes)) + 14 * views * sum(outputs)
     memory = memory or min(DEFAULT_BYTES, available())

@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -215,6 +216,7 @@ class PrivateTraining:
         check_settings(self)
         self.step = 0
         self._gradients: Iterator[dict[str, Tensor]] | None = None
+        self._idle = Lock()
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -411,19 +413,21 @@ class PrivateTraining:
         LedgerError
             If the ledger refuses or cannot record the release.
         """
-        if self._gradients is None:
+        # neither the loss nor another thread can step
+        if self._gradients is None or not self._idle.acquire(blocking=False):
             raise ValueError(
-                "this training is closed. Iterate inside its block `with`."
+                "this training is closed, or a step runs. Iterate inside its block "
+                "`with`, in one thread."
             )
-        # here, because an error in `_released` ends the training
-        refuse_compilation()
-        refuse_processes()
-        released, self._gradients = self._gradients, None  # the loss cannot step
         try:
+            # here, because an error in `_released` ends the training
+            refuse_compilation()
+            refuse_processes()
             try_rows(self._network.gradients, self._network.public[:1])
+            gradient = next(self._gradients, None)
         finally:
-            self._gradients = released
-        if (gradient := next(released, None)) is not None:
+            self._idle.release()
+        if gradient is not None:
             return gradient
         if self.step < len(self._fit.plan.specs):
             raise ValueError(

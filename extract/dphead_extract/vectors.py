@@ -51,6 +51,14 @@ class Operations(TorchDispatchMode):
         # True would import torch's compiler, and this mode watches no compiled network
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return that torch compiles functions in this mode too, as without it.
+
+        Otherwise a trial would not raise the errors of later calls.
+        """
+        return True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:

@@ -1,7 +1,9 @@
 """Nobody but dphead sees the rows of a call, and a call leaves nothing of them."""
 
 import threading
+from collections import defaultdict, deque
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -469,9 +471,16 @@ class Headed(nn.Module):
         self.scales = [1.0]
         self.factors = {self.body.weight: 1.0}
         self.frozen = [[self.body.weight]]
+        self.config = SimpleNamespace(gain=1.0, nested={"a": [{"gain": 1.0}]})
+        self.config.default = defaultdict(float, gain=1.0)
+        self.config.recent = deque([1.0])
+        self.config.flags = set()
 
     def forward(self, x):
         (factor,) = self.factors.values()
+        config = self.config
+        factor *= config.gain * config.nested["a"][0]["gain"] * config.default["gain"]
+        factor *= config.recent[-1] * (30.0 if config.flags else 1.0)
         return self.head(torch.tanh(self.body(x))) * self.scales[0] * factor
 
 
@@ -506,6 +515,16 @@ def unscaled(copy, kept):
     copy.scales[0] = kept
 
 
+def gained(place):
+    """Change the gain in a dict, which `place` returns."""
+
+    def change(copy):
+        kept, place(copy)["gain"] = place(copy)["gain"], 30.0
+        return kept
+
+    return beside(change, lambda copy, kept: place(copy).update(gain=kept))
+
+
 def keyed(copy):
     kept = dict(copy.factors)
     copy.factors.clear()
@@ -532,13 +551,24 @@ CHANGES = {
     "list": beside(scaled, unscaled),
     "keys": beside(keyed, keyed_again),
     "frozen": beside(frozen, trained_again),
+    "field": gained(lambda copy: vars(copy.config)),
+    "nested": gained(lambda copy: copy.config.nested["a"][0]),
+    "default": gained(lambda copy: copy.config.default),
+    "deque": beside(
+        lambda copy: copy.config.recent.append(30.0),
+        lambda copy, _: copy.config.recent.pop(),
+    ),
+    "set": beside(
+        lambda copy: copy.config.flags.add("off"),
+        lambda copy, _: copy.config.flags.clear(),
+    ),
 }
 
 
-def released(model, loss, rows, change=None):
+def released(model, loss, rows, change=None, **more):
     """Return the gradients (size,) of two steps, which no row may end."""
     given: dict[str, Any] = {"classes": range(2), "sampling_prob": 1.0, "steps": 2}
-    given |= {"noise_multiplier": 1e-3, "epsilon": 1e12, "random_state": 1}
+    given |= {"noise_multiplier": 1e-3, "epsilon": 1e12, "random_state": 1} | more
     found = []
     try:
         with training(model, loss, rows, **given) as private:

@@ -11,6 +11,7 @@ from finetune.test_own_loop import cross_entropy, module, training
 from torch import nn
 from torch.func import grad
 from torch.nn import functional as F
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from dphead import DPFinetuneClassifier
 from dphead.finetune.gradients import PerExample
@@ -18,12 +19,46 @@ from dphead.finetune.gradients import PerExample
 EYE = torch.eye(3)
 
 
-def rescued(matrix):
+@torch.jit.script
+def scripted(matrix: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.inv(matrix)
+
+
+TRACED = torch.jit.trace(torch.linalg.inv, EYE)
+
+
+def rescued(matrix, inverse=torch.linalg.inv):
     """Return the inverse of a matrix, or 9 times itself if the matrix is singular."""
     try:
-        return torch.linalg.inv(matrix)
+        return inverse(matrix)
     except RuntimeError:
         return 9 * matrix
+
+
+def overridable(matrix):
+    """A function of another library that torch's modes can see."""
+    if has_torch_function_unary(matrix):
+        return handle_torch_function(overridable, (matrix,), matrix)
+    return rescued(matrix)
+
+
+def unseen(matrix):
+    with torch._C.DisableTorchFunction():
+        return rescued(matrix)
+
+
+def at_node(register):
+    def way(matrix):
+        found = matrix * 1
+        if found.grad_fn is not None:  # not in the trial that measures memory
+            getattr(found.grad_fn, register)(
+                lambda grads, *_: tuple(
+                    None if one is None else rescued(matrix) * one for one in grads
+                )
+            )
+        return found * 1
+
+    return way
 
 
 class InForward(torch.autograd.Function):
@@ -120,6 +155,12 @@ WAYS = {
     "distance": in_distance,
     "gradient": in_gradient,
     "table": beyond,
+    "script": lambda matrix: rescued(matrix, scripted),
+    "trace": lambda matrix: rescued(matrix, TRACED),
+    "overridable": overridable,
+    "unseen": unseen,
+    "before node": at_node("register_prehook"),
+    "after node": at_node("register_hook"),
     "own type": lambda matrix: torch.linalg.inv(matrix.as_subclass(Own)),
 }
 
@@ -149,6 +190,43 @@ def test_a_row_with_an_error_that_the_loss_catches_changes_no_other_row(way):
     assert torch.equal(found[0], found[2])
     assert torch.equal(found[1], found[3])
     assert found[0].any()
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+def test_code_that_runs_from_a_later_step_on_is_found_by_the_trial_of_that_step():
+    """It needs several views and a value that the loop changes."""
+    found = []
+    for label in (0, 9):
+        later = []
+
+        def loss(model, x, y, later=later):
+            matrix = EYE * x[0].abs().amax()  # zeros for the row 5
+            if later and len(x) > 1:
+                extra = rescued(matrix, scripted)
+            else:
+                extra = matrix + 1
+            return cross_entropy(model, x, y) + extra.sum() * model[1].weight.sum()
+
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+        x, y = np.random.default_rng(0).integers(1, 256, (40, 3, 8, 8)), np.arange(40)
+        x[5], y = 0, y % 2
+        y[5] = label
+        rows, more = (x.astype(np.uint8), y), {"views": 2, "augment": "crop"}
+        found += released(model, loss, rows, lambda kept=later: kept.append(1), **more)
+    assert not torch.equal(found[0], found[2])  # all rows add in the first step
+    assert torch.equal(found[1], found[3])
+
+
+def test_a_probe_of_an_attribute_that_a_tensor_lacks_is_no_error():
+    """Libraries of arrays look for an interface of a GPU."""
+
+    def loss(model, x, y):
+        assert not hasattr(x, "__cuda_array_interface__")
+        return cross_entropy(model, x, y)
+
+    x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
+    assert len(released(nn.Sequential(nn.Linear(4, 2)), loss, (x, y))) == 2
 
 
 class Whitening(nn.Module):

@@ -1,6 +1,7 @@
 """`PrivateTraining` releases gradients to a loop of one's own, and nothing else."""
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -469,12 +470,12 @@ def test_a_training_that_a_budget_refused_has_no_guarantee(tmp_path):
 
 
 def test_a_loss_cannot_take_a_step(monkeypatch):
-    """Neither in a trial, nor in a step, which runs in a mode of dphead's own."""
+    """Neither in a trial nor in a step."""
     private = None
 
     def loss(model, x, y):
         if private is not None and "_fit" in vars(private):
-            with pytest.raises(ValueError, match=r"closed|has a mode") as error:
+            with pytest.raises(ValueError, match="or a step runs") as error:
                 next(private)
             said.add(str(error.value)[:24])
         return cross_entropy(model, x, y)
@@ -483,7 +484,36 @@ def test_a_loss_cannot_take_a_step(monkeypatch):
     private = training(module(), loss, steps=1)
     with private:
         next(private)
-    assert said == {"this training is closed.", "torch has a mode (Errors"}
+    assert said == {"this training is closed,"}
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+def test_another_thread_cannot_step_during_a_step():
+    """Nor try a public row, because the trial would use the same copy."""
+    private, said, threads, own = None, [], set(), threading.get_ident()
+
+    def other():
+        try:
+            next(private)
+        except ValueError as error:
+            said.append(str(error))
+
+    def loss(model, x, y):
+        threads.add(current := threading.get_ident())
+        if private is not None and "_fit" in vars(private) and current == own:
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        return cross_entropy(model, x, y)
+
+    private = training(module(), loss, steps=1)
+    with private:
+        try:
+            next(private)
+        except ValueError as error:
+            raise AssertionError("the other thread ended the step") from error
+    assert threads == {own}
+    assert said and all("or a step runs" in text for text in said)
 
 
 def test_no_sample_is_the_same_twice_and_none_is_told(monkeypatch):
