@@ -32,7 +32,8 @@ _NOTED = "noted"  # an index with this file has a file of sizes
 ALIASES = "aliases"
 # Ending of a data set's entry of marks. A mark names a block of rows with all images in
 # the index, or a data set that shared notably many images before one of the two grew.
-# Two more marks say whether an entry is partial (`is_partial`).
+# Two more marks say whether an entry is partial (`is_partial`). One more is the entry's
+# state (`_state`): the marks of blocks count only for an entry in this state.
 _MARKS = ".blocks"
 _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. The user
@@ -181,8 +182,7 @@ class ImageIndex:
         because they can fall below _NOTABLE when it grows. The images of each command
         are then also stored as a part.
         """
-        if not self.knows(dataset_id):
-            self._forget_blocks(dataset_id)
+        state = self._state(dataset_id)
         before, own = self.images(dataset_id), _split(digests)[0]
         if len(before) and not _contains(before, _canonical(own, self._aliases())):
             shared = [
@@ -194,6 +194,7 @@ class ImageIndex:
                 name = self._seal(np.unique(part).tobytes()).hex()
                 self.extend(f"{dataset_id}.{name}", part)
         self.extend(dataset_id, digests)
+        self._move_marks(dataset_id, state)
 
     def _parts(self, dataset_id: str) -> list[str]:
         """Return the names of a data set's parts: each has one command's images."""
@@ -217,14 +218,22 @@ class ImageIndex:
         `rows` are rows of a features file with this salt, in steps of one block.
         """
         with self.locked():
-            self._keep_marks(dataset_id, self._blocks(dataset_id, salt, rows))
+            state = self._state(dataset_id)
+            if state not in self._stored(dataset_id + _MARKS):
+                self._forget_blocks(dataset_id)
+            blocks = self._blocks(dataset_id, salt, rows)
+            self._keep_marks(dataset_id, [state, *blocks])
 
     def has_blocks(self, dataset_id: str, salt: str, rows: range) -> bool:
-        """Return whether `mark_blocks` has recorded all of these rows."""
+        """Return whether `mark_blocks` has recorded all of these rows.
+
+        The result is False if the entry was lost or replaced, such as by an older copy.
+        """
         known = self._stored(dataset_id + _MARKS)
-        if not len(known) or not self.knows(dataset_id):  # a read makes no key
+        if not len(known):  # a read makes no key
             return False
-        return bool(np.isin(self._blocks(dataset_id, salt, rows), known).all())
+        marks = [self._state(dataset_id), *self._blocks(dataset_id, salt, rows)]
+        return bool(np.isin(np.array(marks, np.uint64), known).all())
 
     def _blocks(self, dataset_id: str, salt: str, rows: range) -> list[int]:
         return [
@@ -234,8 +243,24 @@ class ImageIndex:
             for start in rows
         ]
 
+    def _state(self, dataset_id: str) -> int:
+        """Return the mark of an entry's stored digests."""
+        found = b"".join(self._kept(dataset_id))
+        return self.mark("entry", dataset_id, hashlib.blake2b(found).hexdigest())
+
+    def _move_marks(self, dataset_id: str, before: int) -> None:
+        """Let the marks of an entry's earlier state count for its present state.
+
+        If the process dies before this, the marks of blocks count no more.
+        """
+        known, now = self._stored(dataset_id + _MARKS), self._state(dataset_id)
+        if before in known and now != before:
+            kept = known[known != np.uint64(before)]
+            found = np.union1d(kept, np.array([now], np.uint64))
+            self._write(dataset_id + _MARKS, found)
+
     def _forget_blocks(self, dataset_id: str) -> None:
-        """Remove the marks of blocks whose images were in an entry that was lost."""
+        """Remove the marks of blocks whose images were in a different entry."""
         name = dataset_id + _MARKS
         known = self._stored(name)
         if len(known):

@@ -157,6 +157,38 @@ def test_only_a_written_file_says_that_the_index_has_its_images(
     assert not index.has_blocks(*known)
 
 
+def test_an_older_entry_has_no_images_of_later_files(images, index, tmp_path):
+    """One file of the index was restored from a backup."""
+
+    def known(name):
+        with open_features(tmp_path / f"{name}.h5") as file:
+            return index.has_blocks(file.dataset_id, file.salt, blocks_of(file))
+
+    def extract(name, rows, **options):
+        path = source(tmp_path, images[rows], f"{name}.npz")
+        return run(path, tmp_path / f"{name}.h5", index, **options).dataset_id
+
+    dataset_id = extract("one", slice(20))
+    entry = index.folder / f"{dataset_id}.digests"
+    older = entry.read_bytes()
+    same = {"dataset_id": dataset_id}
+    extract("two", slice(20, 40), **same)
+    assert known("one") and known("two")
+    newest = entry.read_bytes()
+    entry.write_bytes(older)
+    assert not known("two")
+    # a later command of the data set does not add the images of the second file
+    extract("three", slice(40, 60), **same)
+    assert known("three") and not known("two")
+    extract("two", slice(20, 40), **same)
+    assert known("two") and known("three") and not known("one")
+    entry.write_bytes(newest)
+    assert not known("three")
+    # a mark does not bring back the marks of the newer entry
+    index.mark_blocks(dataset_id, "salt", range(0, 1, 1))
+    assert index.has_blocks(dataset_id, "salt", range(0, 1, 1)) and not known("three")
+
+
 def test_a_file_of_other_images_with_the_same_names_is_not_known(
     images, index, tmp_path
 ):
