@@ -221,8 +221,7 @@ def _held(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
         ):
             kept = own.copy() if isinstance(own, dict) else [*own]
             held[id(own)] = own, kept
-            if kept:
-                todo += kept.values() if isinstance(kept, dict) else kept
+            todo += kept.values() if isinstance(kept, dict) else kept
     return [*held.values()]
 
 
@@ -511,8 +510,7 @@ def load_public_weights(model: nn.Module, path: str) -> None:
     """
     state = read_state(Path(path))
     own = model.state_dict()
-    shapes = {name: value.shape for name, value in own.items()}
-    fitting = {k: v for k, v in state.items() if shapes.get(k) == v.shape}
+    fitting = {k: v for k, v in state.items() if k in own and v.shape == own[k].shape}
     head = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear)
     ][-1:]

@@ -1,8 +1,9 @@
 """Compute a network's scores and the clipped gradient sums of a `release`."""
 
-import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -132,14 +133,9 @@ class NetworkSpec:
             )
 
     @property
-    def of_one(self) -> "NetworkSpec":
-        """Return the network with single images as rows, without augmentation."""
-        return replace(self, views=0, augment="none", images=0)
-
-    @property
     def n_features(self) -> int:
         """Return the number of values of a row, as in `ImageRows`."""
-        size = int(np.prod(self.shape))
+        size = math.prod(self.shape)
         return self.images * (size + 1) or size
 
     def random(self, rng: np.random.Generator, n: int) -> np.ndarray:
@@ -151,8 +147,8 @@ class NetworkSpec:
             x[:] = rng.integers(self.model.vocabulary, size=x.shape)
             x[:, 0] = self.model.vocabulary - 1  # a smaller table of embeddings raises
         if self.images:
-            labels = rng.integers(self.n_classes, size=(n, self.images))
-            x.reshape(n, self.images, -1)[..., -1] = labels
+            images = x.reshape(n, self.images, -1)
+            images[..., -1] = rng.integers(self.n_classes, size=(n, self.images))
         return x
 
     def readable(self, x: np.ndarray) -> np.ndarray:
@@ -330,7 +326,7 @@ class Network:
 
     def digest(self) -> str:
         """Return a SHA-256 of all parameters and buffers, with their names."""
-        found = hashlib.sha256()
+        found = sha256()
         for name, value in self.model.state_dict().items():
             found.update(repr((name, value.dtype, tuple(value.shape))).encode())
             found.update(bits(value))
@@ -358,9 +354,10 @@ class Network:
             NaN for a row that is not finite, or has unknown tokens.
         """
         self.gradients.set(torch.from_numpy(weights).to(self.device))
-        spec = self.spec.of_one
+        # single images, without augmentation
+        spec = replace(self.spec, views=0, augment="none", images=0)
         out = np.empty((len(x), self.spec.n_classes), np.float32)
-        batch = max(1, _SCORED_NUMBERS // int(np.prod(spec.shape)))
+        batch = max(1, _SCORED_NUMBERS // math.prod(spec.shape))
         with torch.inference_mode():
             for i in range(0, len(x), batch):
                 with np.errstate(over="ignore"):
@@ -475,7 +472,7 @@ class TorchSums:
         params = StepParams(RowTransform(), start.astype(np.float32))
         out = np.zeros(len(start), np.int64)
         total = self.add(SumTask(statistic, params, 1.0), block, y, y >= 0, out)
-        return hashlib.sha256(total.tobytes()).hexdigest()
+        return sha256(total.tobytes()).hexdigest()
 
     def _places_are_equal(self) -> bool:
         """Return whether a random row has the same bits in every slot of a chunk.

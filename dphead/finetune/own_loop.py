@@ -55,7 +55,6 @@ from dphead.finetune.solver import NetworkDescent, TrainingState
 from dphead.finetune.sources import source_of_given
 from dphead.fit.fit import About, Fit, FitResult, RowSizes, charge_ledger
 from dphead.fit.ledgers import open_ledger, people_index
-from dphead.fit.noted import has_home
 from dphead.fit.options import (
     ACCOUNTANT,
     ALLOW_LARGE_DELTA,
@@ -525,14 +524,8 @@ def _groups_of(rows: ImageRows) -> str:
     """Return a keyed digest of rows and groups, which a resume compares.
 
     One charge covers one partition into groups. The key is not in the run folder.
-    Raises ValueError without DPHEAD_HOME, which keeps the key.
+    Raises LedgerError without DPHEAD_HOME, which keeps the key.
     """
-    if not has_home():
-        raise ValueError(
-            "`folder` with `groups` needs DPHEAD_HOME, which keeps the key to compare "
-            "the groups at a resume. Set DPHEAD_HOME to the absolute path of a folder "
-            "of your own."
-        )
     return people_index().keyed(rows.digest(), 32).hex()
 
 

@@ -48,7 +48,7 @@ def save_network(
     tensors |= {
         k: v for k in ("center", "scale") if (v := getattr(state, k)) is not None
     }
-    made: dict[str, Any] = {"network": asdict(network.spec), **facts}
+    made = {"network": asdict(network.spec), **facts}
     made["network"]["model"]["weights"] = None  # a path may contain a user's name
     return write_sealed(out, "model", tensors, made)
 

@@ -411,7 +411,7 @@ class Settings(Step, ModelSpec):
         because its path may contain a user's name.
         """
         found = asdict(self)
-        if self.weights is not None:
+        if self.weights:
             found["weights"] = sha256(Path(self.weights).read_bytes()).hexdigest()
         if not self.is_wide:
             found = {k: v for k, v in found.items() if k not in _OF_WIDE}

@@ -654,7 +654,7 @@ def test_a_resume_with_other_groups_is_refused(tmp_path, monkeypatch):
     with training(module(), **given) as private:
         next(private)
     monkeypatch.setenv("DPHEAD_HOME", "relative")
-    with pytest.raises(ValueError, match="`folder` with `groups` needs DPHEAD_HOME"):
+    with pytest.raises(LedgerError, match="Set DPHEAD_HOME to an absolute path"):
         training(module(), **given).__enter__()
 
 
