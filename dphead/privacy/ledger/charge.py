@@ -124,7 +124,8 @@ class Charge(Generic[_Book]):
         ---------
         LedgerError is raised before any row is read. A release that was in flight at a
         crash was never observed: it is drawn again, and logged as "redrawn". A release
-        that was returned is never redrawn.
+        that was returned is never redrawn, unless ledger and `store` were both restored
+        from copies that lack it.
         """
         # Releases come in the order of the plan, one after another.
         sequence = self._next
