@@ -309,7 +309,8 @@ class PrivateEstimator(BaseEstimator):
             # other ledgers may hold fits on the same images
             named = data.source.dataset_id or ledger.meta("dataset_id")
             others = charged_elsewhere(named, ledger.path)
-            weaker["ledgers"] = " ".join(uncounted(one.fact()) for one in others)
+            beside = " ".join(uncounted(one.fact()) for one in others)
+            weaker["ledgers"] = self._beside = beside
             for subject, text in weaker.items():
                 if text and is_news(self, subject):
                     warnings.warn(printable(text), PrivacyWarning, stacklevel=3)
@@ -526,9 +527,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         first = [fit["fit_id"] for fit in ledger.fits()[:1]]
         if tuning == "none" and first not in ([], [self._result.fit_id]):
             raise tuned_on(ledger.path)
+        shown = len(about.warnings)
         about = beside_others(about, out, ledger.path, tuning, charged=True)
-        # the notes already contain the warnings on other ledgers
-        about = replace(about, warnings=tuple(notes))
+        # the notes name other ledgers by absolute paths, and contain `shown` warnings
+        notes = [" ".join(note.replace(self._beside, "").split()) for note in notes]
+        notes += about.warnings[shown:]
+        about = replace(about, warnings=tuple(filter(None, notes)))
         result = replace(self._result, ledger=ledger)
         facts |= saved_facts(about, vars(self)["classes_"])
         with locked(out):

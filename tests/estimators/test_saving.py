@@ -4,8 +4,9 @@ import pickle
 
 import numpy as np
 import pytest
-from commands import dphead, words
+from commands import dphead, features_file, words
 from core import toy
+from exports import holds
 from numpy.testing import assert_allclose, assert_array_equal
 
 from dphead import (
@@ -116,6 +117,18 @@ def test_fits_that_a_ledger_in_memory_counted_are_not_called_one_fit(tmp_path):
         assert "nly this fit" not in text
     card = words(dphead("report", run, "--card", "-o", "-").out)
     assert "all fits in this ledger" in page and "| all fits in this ledger |" in card
+
+
+def test_a_saved_run_names_no_absolute_path_of_a_ledger(tmp_path):
+    features = features_file(tmp_path / "f.h5")
+    DPFeatureCovarianceClassifier(epsilon=1, ledger=tmp_path / "q.sqlite").fit(features)
+    model = DPFeatureCovarianceClassifier(epsilon=1).fit(features)
+    model.save(run := tmp_path / "run")
+    dphead("report", run, "--card")
+    assert [name for name in holds(run) if name != "run.toml"] == []
+    assert "The ledger q.sqlite holds 1 fit" in words((run / "README.md").read_text())
+    (warned,) = [one for one in read_run(run).report["warnings"] if "q.sqlite" in one]
+    assert "The ledger ../q.sqlite holds 1 fit" in warned
 
 
 def test_a_fit_that_its_ledger_lacks_is_not_saved(tmp_path):
