@@ -101,7 +101,7 @@ def audit_mechanism(
     require(known, "confidence must be between 0.5 and 1", "confidence", confidence)
     require(fits >= 4, "fits must be at least 4", "fits", fits, "Use 1000.")
     known = isinstance(neighbors, Sequence) and len(neighbors) == 2
-    hint = "Use a tuple."
+    hint = "Use a tuple of two data sets."
     require(known, "neighbors must be a pair", "neighbors", type(neighbors), hint)
     claim: Claim = EpsilonDeltaClaim(epsilon, delta)
     if gaussian:

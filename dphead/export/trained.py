@@ -146,7 +146,7 @@ def guarantee_of(
     """Return the contents of guarantee.json for a run and its head.json.
 
     They include the guarantee in the report, the budget if it covers all fits, and the
-    digests of the report and the head. The statement counts the ledgers' fits of today.
+    digests of the report and the head. The statement counts the ledgers' present fits.
     """
     report, ledger, now = finished.report, finished.ledger_now, finished.report_now()
     found = {key: report["guarantee"][key] for key in _GUARANTEE}

@@ -48,8 +48,8 @@ class Errors(TorchFunctionMode):
         while frame and name in ("torch", "dphead_extract"):
             name = frame.f_globals.get("__name__", "").partition(".")[0]
             frame = frame.f_back
-        # a function that this mode sees has `_noted` in between, and the backward pass
-        # of a GPU has a thread of torch alone
+        # `_noted` is found first in a function that this mode sees. On a GPU, the
+        # backward pass has its own thread, with frames of torch only.
         self._hidden |= name not in ("dphead", "torch", "dphead_extract")
         return self._noted(func, args, kwargs)
 

@@ -191,7 +191,7 @@ def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         parametrize._cache.clear()
         for own, kept in held:
-            if not own and not kept:  # most have no hooks
+            if not own and not kept:  # such as the hooks of most layers
                 continue
             # by identity, since `!=` of tensors raises an error
             changed = [*map(id, own)] != [*map(id, kept)]
@@ -209,7 +209,7 @@ def _held(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
     """
     held: dict[int, tuple[Any, Any]] = {}
     todo = [*roots]
-    for one in todo:  # it grows
+    for one in todo:  # the loop appends to it
         if type(one) in _PLAIN:
             continue
         own = one if isinstance(one, _CONTAINERS) else getattr(one, "__dict__", ())

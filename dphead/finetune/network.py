@@ -589,8 +589,9 @@ class TorchSums:
         """Yield (gradients, bool for each slot: add it), with each row at most once.
 
         A row whose computation raises an error adds zero, because the error would
-        reveal the row. If a chunk raises one, its used rows are computed again with
-        copies of one of them in the free slots, then each half of them in this way.
+        reveal the row. If a chunk raises one, its used rows are computed again, with
+        copies of a used row in the free slots. If this fails too, each half of the
+        rows is computed in this way.
         """
         slots = np.arange(len(used))
         place = np.where(used, slots, used.argmax()) if filled else slots

@@ -246,7 +246,7 @@ def note_ledger(
         # set it before the note: if this process dies, no note has another identity
         book.set_once(IDENTITY, uuid.uuid4().hex)
         note = _note_of(book, new_budget)
-    # the own ledger has an identity too, for a link that its owner makes later
+    # a default ledger gets an identity too: its owner may replace it by a link later
     if name != own:
         _keep_note(name, dataset_id, note)
 
@@ -256,7 +256,7 @@ def _note_of(book: Ledger, new_budget: Mapping[str, float] | None = None) -> _No
     # a new budget for a ledger with fits will be refused
     kept = book.budget() or (not book.count_fits() and new_budget) or {}
     budget = {key: kept[key] for key in ("epsilon", "delta") if key in kept}
-    # a link in the home is known by its target: without the link, the home makes a file
+    # no links in the home's folder: if one is deleted, a new ledger may begin
     home = os.path.realpath(home_folder("ledgers"))
     folders = {one: os.path.realpath(os.path.dirname(one)) for one in book.links}
     links = tuple(one for one, folder in folders.items() if folder != home)
@@ -266,7 +266,8 @@ def _note_of(book: Ledger, new_budget: Mapping[str, float] | None = None) -> _No
 def note_link(place: str, dataset_id: str, book: Ledger) -> None:
     """Note the file behind a data set's own ledger, if its owner made it a link.
 
-    A ledger without identity and seal has no charge, and its note would refuse it.
+    A ledger without identity and seal is not noted: it has no charge, and `check_noted`
+    would refuse it.
     """
     own = place == str(default_ledger_path(dataset_id)) and os.path.islink(place)
     notes = _notes_at(_names(book.path, book), dataset_id)

@@ -190,7 +190,8 @@ def typical_length(mean: np.ndarray) -> float:
     -----
     Unit rows with the mean c have the mean squared distance 1 - 2 c·c̃ + ‖c̃‖² from c̃.
     Let r be the noisy mean, with E‖r‖² = ‖c‖² + D. The shrinkage c̃ = (1 - D/‖r‖²) r
-    makes c·c̃ and ‖c̃‖² equal on average over the noise.
+    makes c·c̃ and ‖c̃‖² nearly equal on average over the noise, if there are many
+    features.
     """
     squared = float(mean @ mean)
     return 1.0 if squared >= 1 else float(np.sqrt(max(_SHORTEST**2, 1 - squared)))

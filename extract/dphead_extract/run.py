@@ -193,8 +193,8 @@ def extract(
         marked = (writer.dataset_id, writer.salt, blocks)
         if options.index is not None:
             if not options.index.has_blocks(*marked):
-                # rows from before this run can be of other images: an index of another
-                # home has their images
+                # rows of an earlier run can be of different images, which only the
+                # index of a different home has
                 _check_written(part, targets, workers)
             # before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)

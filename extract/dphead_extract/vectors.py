@@ -53,7 +53,7 @@ class Operations(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Return that torch compiles functions in this mode too, as without it.
+        """Return True, so that torch compiles functions as it does without this mode.
 
         Otherwise a trial would not raise the errors of later calls.
         """

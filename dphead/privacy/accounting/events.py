@@ -65,7 +65,7 @@ class GaussianEvent:
             some = type(value) is int and 1 <= value < 2**31
             known = f"{name} must be a Python int of at least 1 and below 2**31"
             require(some, known, name, value, "Convert other numbers with int().")
-        # The pair of an allocated epoch is proved for one row of a full batch only.
+        # Proved only for single rows without Poisson batches (proofs/allocation.md).
         alone = self.epoch_steps == 1 or (q == 1 and self.rows_per_unit == 1)
         only = "epoch_steps above 1 needs sampling_prob and rows_per_unit of 1"
         given = (q, self.rows_per_unit)
@@ -83,7 +83,7 @@ class GaussianEvent:
 
         An epoch counts from its first release.
         """
-        # Rounded up: one release of an epoch may reveal a row's step.
+        # Round up: the first release of an epoch may already use a row.
         return -(-int(self.count) // self.epoch_steps)
 
 

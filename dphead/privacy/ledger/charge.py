@@ -268,8 +268,8 @@ class Charge(Generic[_Book]):
 
         Guarantee
         ---------
-        Raises LedgerError unless all of them are committed. So no release can be
-        skipped or made twice.
+        Raises LedgerError unless all of them are committed. So no release is lost or
+        made twice.
         """
         # A checkpoint may only skip what was released and charged.
         done = self._committed(count)

@@ -381,7 +381,7 @@ def width_and_dtype(
         raise ExtractError(
             "--columns width=N is required, because the type of the column "
             f"{lists[0]!r} in {str(path)!r} does not give the length of its lists. "
-            "Lists of another length are masked."
+            "Lists of a different length are masked."
         )
     return width, dtype, True
 
