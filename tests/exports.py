@@ -36,10 +36,14 @@ def without_dphead(folder, code):
 
 
 def holds(folder, *texts):
-    """Return the files of a folder that hold a text, or a path of this machine."""
+    """Return the files of a folder that hold a text, or a path of this machine.
+
+    Python's cache of code that was run there does not count.
+    """
     places = (DOCS.parent, folder.parent, Path.home(), Path(sys.prefix))
     wanted = [str(one).encode() for one in (*places, *texts)]
     files = [one for one in sorted(folder.rglob("*")) if one.is_file()]
+    files = [one for one in files if one.parent.name != "__pycache__"]
     return [f.name for f in files if any(one in f.read_bytes() for one in wanted)]
 
 
