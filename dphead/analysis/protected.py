@@ -217,7 +217,8 @@ def without_folders(text: str, report: dict[str, Any]) -> str:
     A folder may contain a user's name.
     """
     ledger = report["ledger"]
-    for path in (ledger["path"], *(one["path"] for one in ledger["elsewhere"])):
+    paths = [ledger["path"], *(one["path"] for one in ledger["elsewhere"])]
+    for path in sorted(paths, key=len, reverse=True):  # one can begin another
         text = text.replace(path, Path(path).name)
     return text
 

@@ -216,12 +216,11 @@ def _facts_to_agree(
     options: FinetuneOptions, data: Data, network: Network
 ) -> dict[str, str | list[str]]:
     """Return the values that all processes of a run must share (`agree`)."""
-    inputs = {k: v for k, v in vars(network.spec).items() if k != "model"}
     return {
         **software("torch", "timm"),
         **given_options(options),
         **data.facts,
-        "inputs": str(inputs),
+        "inputs": str({k: v for k, v in vars(network.spec).items() if k != "model"}),
         "weights": network.digest(),
         "device": network.device_name(),
     }

@@ -419,7 +419,9 @@ class Settings(Step, ModelSpec):
             found.pop("rank")
         rate = self.learning_rate_schedule
         if callable(rate):
-            found["learning_rate_schedule"] = getattr(rate, "__qualname__", repr(rate))
+            found["learning_rate_schedule"] = getattr(
+                rate, "__qualname__", type(rate).__name__
+            )
         return found
 
 

@@ -519,7 +519,7 @@ def check_alone(
                 f"{own}. Nothing was charged. {_remedy(other) or todo}"
             )
         if budget is not None and other.fits != 0:
-            todo = "Use a ledger without a budget, and add up the fits."
+            todo = "Use a ledger without a budget, and state the epsilon of each."
             raise LedgerError(
                 f"a budget must count every fit on the same images, got {other} in "
                 f"addition to {own}. Nothing was charged or set. "

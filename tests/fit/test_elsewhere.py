@@ -112,7 +112,7 @@ def test_what_is_published_names_no_folder_of_a_ledger(features, tmp_path):
     (folder := tmp_path / "alice").mkdir()
     run = tmp_path / "run"
     fit(features, tmp_path / "other", "--ledger", folder / "q.sqlite")
-    report = fit(features, run, *LARGE)
+    report = fit(features, run, "--ledger", tmp_path / "al", *LARGE)
     facts = {"class_names": []}
     stated = guarantee_of(run, read_known(run), facts)["statement"]
     for text in (stated, page(report), model_card(report), dpia(report)):

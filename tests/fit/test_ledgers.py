@@ -58,6 +58,21 @@ def test_a_ledger_is_the_same_file_after_a_cd(tmp_path, monkeypatch):
     assert ledger_path_of(tmp_path / "run").samefile(tmp_path / "mine.sqlite")
 
 
+@pytest.mark.parametrize("variable", ["HOME", "DPHEAD_HOME"])
+def test_a_home_that_is_a_link_is_named_as_the_home(tmp_path, monkeypatch, variable):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "alice").symlink_to(tmp_path / "disk")
+    for name in ("DPHEAD_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "alice"))
+    features = features_file(tmp_path / "f.h5")
+    fit(features, tmp_path / "one")
+    fit(features, tmp_path / "two", "--ledger", tmp_path / "q.sqlite")
+    (entry,) = report_of(tmp_path / "two")["ledger"]["elsewhere"]
+    assert entry["path"] == report_of(tmp_path / "one")["ledger"]["path"]
+    assert "alice" not in (tmp_path / "two" / "report.json").read_text()
+
+
 def test_no_file_of_a_run_holds_an_absolute_path(tmp_path, monkeypatch):
     """A folder's name may be a user's. What was typed is in run.toml alone."""
     secret = tmp_path / "secret"
