@@ -10,7 +10,8 @@ import os
 import sys
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -38,7 +39,7 @@ from dphead.fit.fit import (
     charge_ledger,
     warn_of_duration,
 )
-from dphead.fit.ledgers import charged_elsewhere, open_ledger
+from dphead.fit.ledgers import Elsewhere, charged_elsewhere, open_ledger
 from dphead.fit.noted import check_noted
 from dphead.fit.options import (
     ALLOW_LARGE_DELTA,
@@ -309,8 +310,8 @@ class PrivateEstimator(BaseEstimator):
             # other ledgers may hold fits on the same images
             named = data.source.dataset_id or ledger.meta("dataset_id")
             others = charged_elsewhere(named, ledger.path)
-            beside = " ".join(uncounted(one.fact()) for one in others)
-            weaker["ledgers"] = self._beside = beside
+            self._beside = others
+            weaker["ledgers"] = _about_ledgers(others)
             for subject, text in weaker.items():
                 if text and is_news(self, subject):
                     warnings.warn(printable(text), PrivacyWarning, stacklevel=3)
@@ -524,14 +525,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             about = replace(about, source=source)
             now = about_people(vars(source)) or ""
             notes = [note.replace(at_fit or now, now) for note in notes]
+        # other ledgers at the fit, unless this ledger counts them after a merge
+        beside = [one for one in self._beside if not _counts(ledger, one)]
         first = [fit["fit_id"] for fit in ledger.fits()[:1]]
-        if tuning == "none" and first not in ([], [self._result.fit_id]):
-            raise tuned_on(ledger.path)
-        shown = len(about.warnings)
+        earlier = first not in ([], [self._result.fit_id])
+        if tuning == "none" and (earlier or beside):
+            raise tuned_on(ledger.path if earlier else beside[0].path)
+        about = replace(about, elsewhere=tuple(beside))
         about = beside_others(about, out, ledger.path, tuning, charged=True)
-        # the notes name other ledgers by absolute paths, and contain `shown` warnings
-        notes = [" ".join(note.replace(self._beside, "").split()) for note in notes]
-        notes += about.warnings[shown:]
+        # the notes name other ledgers by absolute paths
+        named = _about_ledgers(self._beside)
+        notes = [" ".join(note.replace(named, "").split()) for note in notes]
+        notes.append(_about_ledgers(about.elsewhere, out))
         about = replace(about, warnings=tuple(filter(None, notes)))
         result = replace(self._result, ledger=ledger)
         facts |= saved_facts(about, vars(self)["classes_"])
@@ -545,6 +550,21 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
                 tuning=tuned,
                 sha256=save(out, result.trained, facts),
             )
+
+
+def _about_ledgers(others: Iterable[Elsewhere], folder: Path | None = None) -> str:
+    """Return the warnings about other ledgers, as in a report in `folder`."""
+    return " ".join(uncounted(one.fact(folder)) for one in others)
+
+
+def _counts(ledger: Ledger, other: Elsewhere) -> bool:
+    """Return whether another ledger was closed, and this one has its fits now."""
+    with (
+        suppress(LedgerError),
+        closing(Ledger(other.path, read_only=True)) as book,
+    ):
+        return counted_at(book) == ledger.path
+    return False
 
 
 def _on_processes(

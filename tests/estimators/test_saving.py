@@ -119,7 +119,7 @@ def test_fits_that_a_ledger_in_memory_counted_are_not_called_one_fit(tmp_path):
     assert "all fits in this ledger" in page and "| all fits in this ledger |" in card
 
 
-def test_a_saved_run_names_no_absolute_path_of_a_ledger(tmp_path):
+def test_a_saved_run_names_no_absolute_path_of_a_ledger(tmp_path, monkeypatch):
     features = features_file(tmp_path / "f.h5")
     DPFeatureCovarianceClassifier(epsilon=1, ledger=tmp_path / "q.sqlite").fit(features)
     model = DPFeatureCovarianceClassifier(epsilon=1).fit(features)
@@ -129,6 +129,14 @@ def test_a_saved_run_names_no_absolute_path_of_a_ledger(tmp_path):
     assert "The ledger q.sqlite holds 1 fit" in words((run / "README.md").read_text())
     (warned,) = [one for one in read_run(run).report["warnings"] if "q.sqlite" in one]
     assert "The ledger ../q.sqlite holds 1 fit" in warned
+    # another home does not know the ledger, but the fit did
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "another"))
+    model.save(later := tmp_path / "later")
+    listed = read_run(later).report["ledger"]["elsewhere"]
+    assert [one["fits"] for one in listed] == [1]
+    assert warned in read_run(later).report["warnings"]
+    with pytest.raises(ValueError, match="tuning none is not true"):
+        model.save(tmp_path / "none", tuning="none")
 
 
 def test_a_fit_that_its_ledger_lacks_is_not_saved(tmp_path):

@@ -523,6 +523,22 @@ def test_a_declaration_is_not_taken_over_for_other_groups(tmp_path, clinic):
         fitted(*command, "--same-data-as", one, "--people", clinic, *more)
 
 
+def test_a_ledger_that_was_merged_is_not_beside_a_run_that_is_saved_later(
+    tmp_path, clinic
+):
+    from dphead import DPLeastSquaresClassifier
+
+    one, given = made(tmp_path, "one", 0), {"group_cap": 2, "delta": 1e-3}
+    DPLeastSquaresClassifier(ledger=tmp_path / "q.sqlite", **given).fit(one)
+    head = DPLeastSquaresClassifier(**given).fit(one)
+    assert "q.sqlite holds 1 fit" in " ".join(head.privacy_.notes)
+    module.declare_people(one, clinic, False)
+    head.save(tmp_path / "run")
+    report = report_of(tmp_path / "run")
+    assert report["ledger"]["fits"] == 2 and report["ledger"]["elsewhere"] == []
+    assert "q.sqlite" not in json.dumps(report)
+
+
 @pytest.mark.parametrize("limited", ["noted", "own"])
 def test_a_merge_that_would_refuse_all_fits_is_refused(tmp_path, clinic, limited):
     """The id system's fits are in another ledger than its own, one with a budget."""
