@@ -405,9 +405,9 @@ def uncounted(run: FinishedRun) -> Iterator[Finding]:
             f"this run's ledger does not count {where}",
             "The privacy loss of those fits adds to this run's, and their results may "
             "have influenced the settings",
-            "Fit with the data set's own ledger. State the sum over all ledgers for "
-            "the same unit and relation. State the epsilon of every other ledger "
-            "beside it, with its unit and relation",
+            "Fit with the data set's own ledger. State the sum over all ledgers with "
+            "the relation and the unit of this run, such as its groups. State the "
+            "epsilon of every other ledger beside it, with its unit and relation",
         )
 
 

@@ -123,7 +123,8 @@ def uncounted(elsewhere: dict[str, Any]) -> str:
     return (
         f"The ledger {elsewhere['path']} {held} on {elsewhere['of']}. The privacy loss "
         "of these fits adds to this run's, and no total of this run includes it. "
-        "Epsilons add up only for the same unit and relation."
+        "Epsilons add up only for one relation and one unit, such as the groups of one "
+        "column."
     )
 
 

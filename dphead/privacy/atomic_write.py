@@ -261,7 +261,8 @@ def names_before_links(path: str | Path) -> tuple[str, ...]:
         elif not os.path.islink(one := done / part):
             done = one
         else:
-            names.append(str(one.joinpath(*reversed(left))))
+            # a `..` after this link leads elsewhere if the link is gone
+            names.append(os.path.normpath(one.joinpath(*reversed(left))))
             target = one.readlink()
             done = Path("/") if target.is_absolute() else done
             left += reversed(target.parts[target.is_absolute() :])

@@ -83,11 +83,11 @@ def test_fits_for_rows_and_for_people_are_not_added_up(tmp_path):
     given = ("--group-cap", 10, "--ledger", tmp_path / "p.sqlite", *LARGE)
     report = fit(features, tmp_path / "two", *given)
     assert "1 fit for single rows under zero_out on the" in report["statement"]
-    assert "only for the same unit" in report["statement"]
+    assert "only for one relation and one unit" in report["statement"]
     found = json.loads(dphead("check", tmp_path / "two", "--json").out)["findings"]
     (finding,) = [one for one in found if one["name"] == FINDING]
     assert "1 fits for single rows under zero_out" in finding["what"]
-    assert "over all ledgers for the same unit" in finding["todo"]
+    assert "all ledgers with the relation and the unit" in finding["todo"]
     first = dphead("check", tmp_path / "one", "--json").out
     assert "1 fits for groups under zero_out" in first
     (tmp_path / "p.sqlite").unlink()

@@ -469,6 +469,18 @@ def test_a_linked_ledger_without_a_charge_is_not_locked_out(features, tmp_path):
     assert noted_ledgers(id_of(features)) == [os.path.realpath(own)]
 
 
+def test_a_path_that_leaves_a_link_on_a_volume_begins_no_new_ledger(tmp_path):
+    """Without the link, `current/..` is another folder."""
+    (tmp_path / "volume/2026/x").mkdir(parents=True)
+    (tmp_path / "volume/current").symlink_to("2026/x")
+    typed = tmp_path / "volume/current/../p.sqlite"
+    assert charged(typed, None) == 1
+    (tmp_path / "volume").rename(tmp_path / "away")
+    (tmp_path / "volume").mkdir()
+    assert "2026/p.sqlite, is missing" in refused(typed, None)
+    assert not any((tmp_path / "volume").iterdir())
+
+
 @pytest.mark.parametrize("link", ["folder", "file"])
 @pytest.mark.parametrize("dataset_id", [ID, None])
 @pytest.mark.parametrize("outside", [False, True])
