@@ -12,7 +12,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar, Literal
@@ -120,7 +120,8 @@ class Part:
 
     def norm2(self) -> Tensor:
         """Return squared norms (k,) in float64, for the clip factor."""
-        return _added(part.double().square().sum(dim=1) for part in self.columns)
+        squares = (part.double().square().sum(dim=1) for part in self.columns)
+        return reduce(torch.add, squares)
 
     def summed(self, factor: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum over rows of factor_i times the gradient, and squared norms.
@@ -176,7 +177,7 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
     factor = (CLIP_INTEGERS - 1) / norm2.sqrt().clamp(min=clip_norm)
     factor = torch.where(keep & torch.isfinite(norm2), factor, 0.0)
     sums, norms2 = zip(*(part.summed(factor) for part in parts), strict=True)
-    squared = _added(norms2)
+    squared = reduce(torch.add, norms2)
     short = torch.where(squared <= float(CLIP_INTEGERS) ** 2, factor, 0.0)
     if (short != factor).any():
         sums = [part.summed(short)[0] for part in parts]
@@ -184,17 +185,12 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
 
 
 def squared_norms(parts: list[Part]) -> Tensor:
-    """Return the squared norms (k,) of the rows' full gradients, in float64."""
-    return _added(part.norm2() for part in parts)
+    """Return the squared norms (k,) of the rows' full gradients, in float64.
 
-
-def _added(vectors: Iterable[Tensor]) -> Tensor:
-    """Return the sum (k,) of vectors (k,), added one after another.
-
-    They are not stacked and summed by torch, because torch's order of addition depends
-    on the row if there are 17 or more rows.
+    Here and above, vectors are added one after another. If torch summed a stack of
+    them, its order of addition would depend on the row, from 17 rows on.
     """
-    return reduce(torch.add, vectors)
+    return reduce(torch.add, (part.norm2() for part in parts))
 
 
 class PerExample:

@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dphead.finetune.adapters import adapt
 from dphead.finetune.architectures import by_name, convert_batch_norms
+from dphead.finetune.errors import Errors
 from dphead.finetune.options import Scale
 from dphead.finetune.settings import ModelSpec
 from dphead.privacy.python_values import python_value
@@ -191,15 +192,15 @@ def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         parametrize._cache.clear()
         for own, kept in held:
-            if not own and not kept:  # such as the hooks of most layers
-                continue
-            # by identity, since `!=` of tensors raises an error
-            changed = [*map(id, own)] != [*map(id, kept)]
-            if changed:
-                # not cleared otherwise, since other threads may use the layer
+            # By identity, since `!=` of tensors raises an error. What is equal stays
+            # as it is: other threads may use it, and `Counter.update` adds.
+            if [*map(id, own)] != [*map(id, kept)]:
                 own.clear()
-            if changed or isinstance(own, dict):
                 (own.extend if isinstance(own, list | deque) else own.update)(kept)
+            elif isinstance(own, dict):
+                for name, value in kept.items():
+                    if own[name] is not value:
+                        own[name] = value
 
 
 def _held(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -210,18 +211,14 @@ def _held(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
     held: dict[int, tuple[Any, Any]] = {}
     todo = [*roots]
     for one in todo:  # the loop appends to it
-        if type(one) in _PLAIN:
+        # modules and loggers belong to the whole process, and noted errors to dphead
+        if type(one) in _PLAIN or isinstance(one, ModuleType | Logger | Errors):
             continue
-        own = one if isinstance(one, _CONTAINERS) else getattr(one, "__dict__", ())
-        if (
-            id(own) not in held
-            and isinstance(own, _CONTAINERS)
-            # these belong to the whole process
-            and not isinstance(one, ModuleType | Logger)
-        ):
-            kept = own.copy() if isinstance(own, dict) else [*own]
-            held[id(own)] = own, kept
-            todo += kept.values() if isinstance(kept, dict) else kept
+        for own in (one, getattr(one, "__dict__", ())):
+            if isinstance(own, _CONTAINERS) and id(own) not in held:
+                kept = dict(own) if isinstance(own, dict) else [*own]
+                held[id(own)] = own, kept
+                todo += kept.values() if isinstance(kept, dict) else kept
     return [*held.values()]
 
 

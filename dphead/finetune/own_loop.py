@@ -307,7 +307,11 @@ class PrivateTraining:
             | group_settings(cap),
             settings_from="a loop of the user's own",
             space=source.feature_space,
-            rows="" if cap is None or self.folder is None else _groups_of(rows),
+            # A resume compares a keyed digest: one charge covers one partition into
+            # groups. DPHEAD_HOME, not the run folder, keeps the key.
+            rows=people_index().keyed(rows.digest(), 32).hex()
+            if cap and self.folder is not None
+            else "",
             warnings=tuple(large),
         )
         about = beside_others(about, options.out, options.ledger, None, charged=True)
@@ -520,15 +524,6 @@ class PrivateTraining:
         )
 
 
-def _groups_of(rows: ImageRows) -> str:
-    """Return a keyed digest of rows and groups, which a resume compares.
-
-    One charge covers one partition into groups. The key is not in the run folder.
-    Raises LedgerError without DPHEAD_HOME, which keeps the key.
-    """
-    return people_index().keyed(rows.digest(), 32).hex()
-
-
 def _fixed(module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers that are not trained, by name."""
     every = (*module.named_parameters(), *module.named_buffers())
@@ -548,13 +543,13 @@ def _refuse(parameter: Tensor) -> None:
 def _saved(kept: list[Any], fit_id: str, step: int) -> bytes:
     """Return a checkpoint in torch's format: fit id, step, and the objects' states.
 
-    Raises ValueError for states that `_loaded` cannot read.
+    Raises ValueError for states that `_restored` cannot read.
     """
     file = BytesIO()
     try:
         states = [_plain(one.state_dict()) for one in kept]
         torch.save((fit_id, step, states), file)
-        _loaded(file.getvalue())
+        torch.load(BytesIO(file.getvalue()), weights_only=True)
     except Exception as error:  # torch and pickle raise many types
         raise ValueError(
             "a checkpoint cannot hold the state of an object in `keep` "
@@ -573,18 +568,14 @@ def _plain(value: Any) -> Any:
     return python_value(value) if isinstance(value, np.generic) else value
 
 
-def _loaded(data: bytes) -> tuple[str, int, list[dict[str, Any]]]:
-    """Return (fit id, step, states) of a checkpoint. No code in it runs."""
-    return torch.load(BytesIO(data), weights_only=True)
-
-
 def _restored(path: Path, kept: list[Any], fit_id: str) -> int:
     """Give objects the states of a checkpoint of this fit, and return its step.
 
     Raises ValueError if the checkpoint is damaged or belongs to another fit.
     """
     try:
-        found, step, states = _loaded(path.read_bytes())
+        # `weights_only`: no code in it runs
+        found, step, states = torch.load(path, weights_only=True)
         if found == fit_id:
             for one, state in zip(kept, states, strict=True):
                 one.load_state_dict(state)

@@ -149,7 +149,7 @@ def finetune(
         sums = _sums(options, network, facts, hosts)
         if not first:
             fit = _prepare(options, data, plan, sums, warnings, hosts)
-            fit.serve(lambda: _shared_resume(solver, hosts, options.out))
+            fit.serve(lambda hosts: _shared_resume(solver, hosts, options.out))
             return None
         data = identified(options, data, index)
         fit = _prepare(options, data, plan, sums, warnings, hosts)
@@ -264,10 +264,9 @@ def _prepare(
 
 
 def _shared_resume(
-    solver: NetworkDescent, hosts: Hosts | None, out: Path
+    solver: NetworkDescent, hosts: Hosts, out: Path
 ) -> tuple[NetworkDescent, int]:
     """Return (solver, number of releases so far) at process 0's last checkpoint."""
-    assert hosts is not None
     resumed = share_checkpoint(hosts, out)
     return replace(solver, resumed=resumed), _releases(solver, resumed)
 

@@ -278,7 +278,9 @@ class Fit(Generic[_T]):
         book, fit_id = charged.ledger, charged.fit_id
         return FitResult(trained, self.plan, book, fit_id, self.noise.private, seconds)
 
-    def serve(self, resume: Callable[[], tuple[Solver[_T], int]] | None = None) -> _T:
+    def serve(
+        self, resume: Callable[[Hosts], tuple[Solver[_T], int]] | None = None
+    ) -> _T:
         """Sum this process's rows for process 0, and return the solver's result.
 
         Process 0 calls `carry_out`. It charges, samples and adds noise.
@@ -287,7 +289,7 @@ class Fit(Generic[_T]):
         self.check()
         with all_or_none(self.hosts):
             pass  # process 0 charges
-        solver, done = resume() if resume else (self.plan.solver, 0)
+        solver, done = resume(self.hosts) if resume else (self.plan.solver, 0)
         plan = replace(self.announced, solver=on_device(solver, self.backend))
         return follow(plan, self.rows(), self.summer, self.hosts, done)
 

@@ -218,6 +218,67 @@ def test_code_that_runs_from_a_later_step_on_is_found_by_the_trial_of_that_step(
     assert torch.equal(found[1], found[3])
 
 
+class Gated(nn.Module):
+    """Has a part that no mode sees, once a weight is large."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.gate = nn.Linear(4, 2), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        extra = torch.zeros(())
+        if self.gate.item() > 0.5:
+            matrix = EYE * (x[0, 0] != 0)
+            extra = rescued(matrix * (self.gate + 1), scripted).sum()
+        return self.body(x) + extra * self.gate * torch.tensor([1.0, -1.0])
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+def test_code_that_runs_for_some_weights_only_is_found_before_they_are_reached():
+    found = []
+    for value in (0.0, np.nan):
+        x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
+        x[5, 0] = value
+        torch.manual_seed(0)
+        model = Gated()
+        found += released(
+            model, cross_entropy, (x, y), lambda gate=model.gate: gate.data.fill_(1.0)
+        )
+    assert torch.equal(found[1], found[3])
+
+
+class Watching(nn.Module):
+    """A loss that reads a public value of the training, as for a schedule."""
+
+    loop: Any = None
+
+    def forward(self, scores, x, y):
+        matrix = EYE * (x[0, 0] != 0) * (scores.mean() + 9)
+        extra = rescued(matrix).sum() / (1 + self.loop.step if self.loop else 1)
+        return F.cross_entropy(scores, y) + extra
+
+
+@pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
+def test_a_noted_error_is_kept_if_a_module_reaches_the_training():
+    found = []
+    for value in (0.0, np.nan):
+        x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
+        x[5, 0] = value
+        torch.manual_seed(0)
+        model, watching = nn.Sequential(nn.Linear(4, 2)), Watching()
+        given = {"noise_multiplier": 1e-3, "epsilon": 1e12, "random_state": 1}
+        given |= {"sampling_prob": 1.0, "steps": 2, "classes": range(2)}
+        rows = x.astype(np.float32), y
+        private = training(
+            model, lambda m, x, y, loss=watching: loss(m(x), x, y), rows, **given
+        )
+        watching.loop = private
+        with private:
+            found += [next(private)["0.weight"], next(private)["0.weight"]]
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+
+
 def test_a_probe_of_an_attribute_that_a_tensor_lacks_is_no_error():
     """Libraries of arrays look for an interface of a GPU."""
 
