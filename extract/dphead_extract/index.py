@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,10 +31,11 @@ _ENDING = ".digests"
 _NOTED = "noted"  # an index with this file has a file of sizes
 # Entry that pairs a digest in another entry with the canonical digest of its image.
 ALIASES = "aliases"
-# Ending of a data set's entry of marks. A mark names a block of rows with all images in
-# the index, or a data set that shared notably many images before one of the two grew.
-# Two more marks say whether an entry is partial (`is_partial`). One more is the entry's
-# state (`_state`): the marks of blocks count only for an entry in this state.
+# Ending of a data set's entry of marks. A mark names a block of rows (`Block`) with all
+# images in the index, or a data set that shared notably many images before one of the
+# two grew. Two more marks say whether an entry is partial (`is_partial`). One more is
+# the entry's state (`_state`): the marks of blocks count only for an entry in this
+# state.
 _MARKS = ".blocks"
 _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. The user
@@ -49,6 +51,17 @@ FOREIGN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 class NotWritable(FormatError):
     """Report an index whose folder is read-only or belongs to another user."""
+
+
+class Block(NamedTuple):
+    """Name the rows of a block, from `start` to before `stop`, and their images.
+
+    `images` is a digest of the rows' image digests and of which rows are masked.
+    """
+
+    start: int
+    stop: int
+    images: str
 
 
 @dataclass(frozen=True)
@@ -212,36 +225,31 @@ class ImageIndex:
             self._grow(dataset_id, digests)
         return dataset_id, known is not None
 
-    def mark_blocks(self, dataset_id: str, salt: str, rows: range) -> None:
-        """Record, durably, that a data set's entry has all images of these rows.
+    def mark_blocks(self, dataset_id: str, salt: str, blocks: Sequence[Block]) -> None:
+        """Record, durably, that a data set's entry has all images of these blocks.
 
-        `rows` are rows of a features file with this salt, in steps of one block.
+        The digests of their images have this salt.
         """
         with self.locked():
             state = self._state(dataset_id)
             if state not in self._stored(dataset_id + _MARKS):
                 self._forget_blocks(dataset_id)
-            blocks = self._blocks(dataset_id, salt, rows)
-            self._keep_marks(dataset_id, [state, *blocks])
+            marks = self._blocks(dataset_id, salt, blocks)
+            self._keep_marks(dataset_id, [state, *marks])
 
-    def has_blocks(self, dataset_id: str, salt: str, rows: range) -> bool:
-        """Return whether `mark_blocks` has recorded all of these rows.
+    def has_blocks(self, dataset_id: str, salt: str, blocks: Sequence[Block]) -> bool:
+        """Return whether `mark_blocks` has recorded all of these blocks.
 
         The result is False if the entry was lost or replaced, such as by an older copy.
         """
         known = self._stored(dataset_id + _MARKS)
         if not len(known):  # a read makes no key
             return False
-        marks = [self._state(dataset_id), *self._blocks(dataset_id, salt, rows)]
+        marks = [self._state(dataset_id), *self._blocks(dataset_id, salt, blocks)]
         return bool(np.isin(np.array(marks, np.uint64), known).all())
 
-    def _blocks(self, dataset_id: str, salt: str, rows: range) -> list[int]:
-        return [
-            self.mark(
-                "block", dataset_id, salt, start, min(start + rows.step, rows.stop)
-            )
-            for start in rows
-        ]
+    def _blocks(self, dataset_id: str, salt: str, blocks: Sequence[Block]) -> list[int]:
+        return [self.mark("block", dataset_id, salt, *block) for block in blocks]
 
     def _state(self, dataset_id: str) -> int:
         """Return the mark of an entry's stored digests."""

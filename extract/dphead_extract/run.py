@@ -25,11 +25,12 @@ from dphead_extract.backbones.registry import family_of, load_backbone
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.extract_options import ExtractOptions
 from dphead_extract.features.disk import write_names
+from dphead_extract.features.reading import open_features
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
 from dphead_extract.identity import Identity, identify
-from dphead_extract.index import Overlap
+from dphead_extract.index import ImageIndex, Overlap
 from dphead_extract.loop import (
     Loop,
     LoopSettings,
@@ -41,6 +42,7 @@ from dphead_extract.loop import (
     with_equal_places,
 )
 from dphead_extract.people import rows_name
+from dphead_extract.shards import blocks_of
 from dphead_extract.sources.image import MISSING, Source
 
 # Decoding threads of a process with a GPU. Of 4, 8 and 16 on 16 cores, 8 gave the most
@@ -189,13 +191,8 @@ def extract(
             rows = rows_name(writer.salt, options.shard.record(n_rows))
             people.keep(writer.dataset_id, rows, part.group)
         overlaps: list[Overlap] = []
-        blocks = range(part.first, part.first + part.n_rows, options.block_rows)
-        marked = (writer.dataset_id, writer.salt, blocks)
         if options.index is not None:
-            if not options.index.has_blocks(*marked):
-                # rows of an earlier run can be of different images, which only the
-                # index of a different home has
-                _check_written(part, targets, workers)
+            _check_written(options.index, part, targets, workers)
             # before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)
             overlaps = options.index.overlaps(seen, but=writer.dataset_id)
@@ -206,7 +203,10 @@ def extract(
             _fill(part, targets, found.rows, extracting)
         seconds = time.perf_counter() - began
         if options.index is not None:  # now it has all images of the written rows
-            options.index.mark_blocks(*marked)
+            for target in targets:
+                with open_features(target.writer.path) as file:
+                    known = file.dataset_id, file.salt, blocks_of(file)
+                options.index.mark_blocks(*known)
     local = backbones[0].weights
     masked = Counter(f"unreadable images ({why})" for why in found.unreadable.values())
     return Summary(
@@ -271,20 +271,31 @@ def _per_host(variable: str, default: int) -> int:
     return int(os.environ.get(variable, default))
 
 
-def _check_written(source: Source, targets: Sequence[Target], workers: int) -> None:
-    """Raise ExtractError if earlier rows of a file are not of the source's images."""
+def _check_written(
+    index: ImageIndex, source: Source, targets: Sequence[Target], workers: int
+) -> None:
+    """Raise ExtractError if earlier rows are of images that the index may lack.
+
+    Rows that the index does not know must be of the source's images.
+    """
     writers = [target.writer for target in targets]
-    n_rows = max(writer.next_row for writer in writers)
-    now = read_digests(source, writers[0].salt, n_rows, workers)
-    for writer in writers:
-        with writer.reading() as file:
+    with ExitStack() as stack:
+        files = [stack.enter_context(writer.reading()) for writer in writers]
+        if all(
+            index.has_blocks(file.dataset_id, file.salt, blocks_of(file))
+            for file in files
+        ):
+            return
+        n_rows = max(writer.next_row for writer in writers)
+        now = read_digests(source, writers[0].salt, n_rows, workers)
+        for writer, file in zip(writers, files, strict=True):
             read = np.flatnonzero(file.valid[: writer.next_row])
-            same = np.array_equal(file.row_digest[read], now[read])
-        if not same:
-            raise ExtractError(
-                f"{str(writer.path)!r} has rows of other images than the source has "
-                "now, under the same names. Choose another -o, or remove the file."
-            )
+            if not np.array_equal(file.row_digest[read], now[read]):
+                raise ExtractError(
+                    f"{str(writer.path)!r} has rows of other images than the source "
+                    "has now, under the same names. Choose another -o, or remove the "
+                    "file."
+                )
 
 
 def _fill(

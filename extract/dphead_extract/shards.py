@@ -8,6 +8,7 @@ the features, the file is private.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from dphead_extract.features.reading import FeaturesFile, open_features
 from dphead_extract.features.rows import Header, check_dataset_id
 from dphead_extract.features.verify import sound_blocks
 from dphead_extract.features.writing import FeaturesWriter, check_facts
+from dphead_extract.index import Block
 
 _REMEDY = (
     "Extract all shards by the same command, with the same versions and one "
@@ -175,13 +177,19 @@ def _read_shared(path: Path) -> dict[str, str]:
         ) from error
 
 
-def blocks_of(file: FeaturesFile) -> range:
-    """Return the first row of each block of a file, counted over all shards."""
+def blocks_of(file: FeaturesFile) -> list[Block]:
+    """Return the blocks of a file, with rows counted over all shards."""
     size, shard, first = file.config["block_rows"], file.config.get("shard"), 0
     if shard is not None:
         own = Shard(shard["index"], shard["count"])
         first, _ = own.rows(shard["n_rows"], size)
-    return range(first, first + file.n_rows, size)
+    blocks = []
+    for start in range(0, file.n_rows, size):
+        stop = min(start + size, file.n_rows)
+        digest = hashlib.blake2b(file.row_digest[start:stop].tobytes())
+        digest.update(file.valid[start:stop].tobytes())
+        blocks.append(Block(first + start, first + stop, digest.hexdigest()))
+    return blocks
 
 
 def join_shards(paths: Sequence[str | Path], output: str | Path) -> None:

@@ -6,10 +6,10 @@ from commands import contents
 from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import ExtractError, FormatError
 from dphead_extract.features.format import open_features
-from dphead_extract.index import ImageIndex
+from dphead_extract.index import Block, ImageIndex
 from dphead_extract.people import People
 from dphead_extract.run import extract
-from dphead_extract.shards import Shard, blocks_of
+from dphead_extract.shards import Shard, blocks_of, join_shards, shards_path
 from pictures import encoded, pack
 from PIL import Image
 
@@ -24,6 +24,14 @@ def index(tmp_path):
 def source(folder, images, name="a.npz"):
     np.savez(folder / name, images=images, labels=np.zeros(len(images), int))
     return folder / name
+
+
+def write_bitmaps(folder, images):
+    """Write image files whose names and sizes do not depend on the pixels."""
+    for row, image in enumerate(images):
+        path = folder / str(row % 2) / f"{row}.bmp"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
 
 
 def run(path, output, index, **changes):
@@ -185,8 +193,61 @@ def test_an_older_entry_has_no_images_of_later_files(images, index, tmp_path):
     entry.write_bytes(newest)
     assert not known("three")
     # a mark does not bring back the marks of the newer entry
-    index.mark_blocks(dataset_id, "salt", range(0, 1, 1))
-    assert index.has_blocks(dataset_id, "salt", range(0, 1, 1)) and not known("three")
+    other = dataset_id, "salt", [Block(0, 1, "images")]
+    index.mark_blocks(*other)
+    assert index.has_blocks(*other) and not known("three")
+
+
+def test_a_shard_that_another_home_makes_again_is_not_known(images, index, tmp_path):
+    """The other home has other images under the same names, and the shared salt."""
+    folder, there = tmp_path / "images", ImageIndex(tmp_path / "there")
+    path, joined = tmp_path / "m.h5", tmp_path / "joined.h5"
+    shards = [Shard(part, 2) for part in range(2)]
+
+    def extract(shard, index):
+        run(folder, path, index, shard=shard, image_size=8)
+        return shard.path(path)
+
+    def known(name):
+        with open_features(name) as file:
+            return index.has_blocks(file.dataset_id, file.salt, blocks_of(file))
+
+    write_bitmaps(folder, images[:64])
+    made = [extract(shard, index) for shard in shards]
+    join_shards(made, joined)
+    assert known(joined)
+    for name in (joined, made[1]):
+        name.unlink()
+    write_bitmaps(folder, images[64:128])
+    extract(shards[1], there)
+    join_shards(made, joined)
+    assert [known(name) for name in (*made, joined)] == [True, False, False]
+    write_bitmaps(folder, images[:64])
+    for shard, name in ((shards[1], path), (Shard(), joined)):
+        with pytest.raises(ExtractError, match="rows of other images than the source"):
+            run(folder, name, index, shard=shard, image_size=8)
+    # the same images, made again, are known by the marks of before
+    for name in (joined, made[1]):
+        name.unlink()
+    extract(shards[1], there)
+    join_shards(made, joined)
+    assert known(joined)
+
+
+def test_each_file_of_one_command_is_compared(images, index, tmp_path):
+    """This home has written one of two files, and the other one has other images."""
+    folder, there = tmp_path / "images", ImageIndex(tmp_path / "there")
+    known, other = tmp_path / "known.h5", tmp_path / "other.h5"
+    given = {"shard": Shard(0, 2), "image_size": 8}
+    write_bitmaps(folder, images[:64])
+    run(folder, known, index, **given)
+    shards_path(other).write_bytes(shards_path(known).read_bytes())
+    write_bitmaps(folder, images[64:128])
+    run(folder, other, there, network=2, **given)
+    write_bitmaps(folder, images[:64])
+    beside = [options(folder, other, index, network=2, **given)]
+    with pytest.raises(ExtractError, match=r"other.shard-0-of-2.h5' has rows of"):
+        extract(options(folder, known, index, **given), beside=beside)
 
 
 def test_a_file_of_other_images_with_the_same_names_is_not_known(
@@ -194,16 +255,9 @@ def test_a_file_of_other_images_with_the_same_names_is_not_known(
 ):
     """Another machine wrote the file. A listing has names and sizes, not pixels."""
     folder, there = tmp_path / "images", ImageIndex(tmp_path / "there")
-
-    def write(pixels):
-        for row, image in enumerate(pixels):
-            path = folder / str(row % 2) / f"{row}.bmp"  # all files have one size
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(path)
-
-    write(images[:20])
+    write_bitmaps(folder, images[:20])
     run(folder, tmp_path / "one.h5", there, image_size=8)
-    write(images[20:40])
+    write_bitmaps(folder, images[20:40])
     with pytest.raises(ExtractError, match="rows of other images than the source"):
         run(folder, tmp_path / "one.h5", index, image_size=8)
     # the refused images can be a data set of their own
@@ -211,7 +265,7 @@ def test_a_file_of_other_images_with_the_same_names_is_not_known(
     with open_features(tmp_path / "one.h5") as file:
         known = file.dataset_id, file.salt, blocks_of(file)
     assert not index.has_blocks(*known)
-    write(images[:20])
+    write_bitmaps(folder, images[:20])
     run(folder, tmp_path / "one.h5", index, image_size=8)
     assert index.has_blocks(*known)
 
