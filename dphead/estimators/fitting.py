@@ -526,7 +526,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             now = about_people(vars(source)) or ""
             notes = [note.replace(at_fit or now, now) for note in notes]
         # other ledgers at the fit, unless this ledger counts them after a merge
-        beside = [one for one in self._beside if not _counts(ledger, one)]
+        known = vars(self).get("_beside", ())  # an earlier version kept none
+        beside = [one for one in known if not _counts(ledger, one)]
         first = [fit["fit_id"] for fit in ledger.fits()[:1]]
         earlier = first not in ([], [self._result.fit_id])
         if tuning == "none" and (earlier or beside):
@@ -534,7 +535,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         about = replace(about, elsewhere=tuple(beside))
         about = beside_others(about, out, ledger.path, tuning, charged=True)
         # the notes name other ledgers by absolute paths
-        named = _about_ledgers(self._beside)
+        named = _about_ledgers(known)
         notes = [" ".join(note.replace(named, "").split()) for note in notes]
         notes.append(_about_ledgers(about.elsewhere, out))
         about = replace(about, warnings=tuple(filter(None, notes)))

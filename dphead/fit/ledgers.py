@@ -334,9 +334,10 @@ def data_set_of(ledger: str | Path | None) -> str | None:
     """
     if ledger is None or is_url(ledger):
         return None
-    if not is_on_server(ledger) and not os.path.isfile(ledger):
+    place = ledger_path(ledger, None)
+    if not is_on_server(place) and not os.path.isfile(place):
         return None
-    with closing(Ledger(ledger, read_only=True)) as book:
+    with closing(Ledger(place, read_only=True)) as book:
         return book.dataset_id or book.meta("dataset_id")
 
 

@@ -47,6 +47,13 @@ def test_without_home_the_systems_is_taken_or_asked_for(tmp_path, monkeypatch):
         ledger_home()
 
 
+def test_a_ledger_in_the_users_home_is_the_same_file_everywhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Ledger("~/book.sqlite", "ab12").close()
+    assert ledgers.data_set_of("~/book.sqlite") == "ab12"
+    assert ledgers.open_ledger("~/book.sqlite").path == str(tmp_path / "book.sqlite")
+
+
 def test_a_ledger_is_the_same_file_after_a_cd(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert ledgers.open_ledger("book.sqlite").path == str(tmp_path / "book.sqlite")
