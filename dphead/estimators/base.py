@@ -194,6 +194,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             )
         self.head_: LinearHead = result.trained
         self._keep_run(result, about)
+        # parameters can be set again before `save`
+        self._chosen = [self.preset, self.axes_count, *self._options().values()]
         self.classes_: np.ndarray = data.classes
         self.n_features_in_: int = data.source.n_features
         self.expected_accuracy_: AccuracyEstimate | None = self.head_.estimate
@@ -276,8 +278,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             )
         tuned = "NOT ACCOUNTED"  # other ledgers may have fits on the same arrays
         if self.ledger_.path != IN_MEMORY:
-            chosen = [self.preset, self.axes_count, *self._options().values()]
-            tuned = tuning_of(chosen, self.ledger_)
+            tuned = tuning_of(self._chosen, self.ledger_)
         facts = {"extraction": self._about.source.extraction}
         self._write_run(folder, tuning, tuned, save_head, facts)
 

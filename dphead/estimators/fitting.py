@@ -66,7 +66,7 @@ from dphead.planning.plan import FitPlan, large_delta, make_plan
 from dphead.planning.worth import about_noise, is_too_little
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import is_on_server, is_url
-from dphead.privacy.ledger.store import IN_MEMORY, PEOPLE
+from dphead.privacy.ledger.store import IDENTITY, IN_MEMORY, PEOPLE
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import Solver
@@ -310,7 +310,6 @@ class PrivateEstimator(BaseEstimator):
             # other ledgers may hold fits on the same images
             named = data.source.dataset_id or ledger.meta("dataset_id")
             others = charged_elsewhere(named, ledger.path)
-            self._beside = others
             weaker["ledgers"] = _about_ledgers(others)
             for subject, text in weaker.items():
                 if text and is_news(self, subject):
@@ -352,6 +351,7 @@ class PrivateEstimator(BaseEstimator):
             vars(self).pop(name, None)
         if not follows:
             self._ledger: str | Ledger = ledger
+        self._beside = [one.without_counts() for one in others]  # can be pickled
         tell_holder(data.notice())
         return result
 
@@ -525,15 +525,21 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             about = replace(about, source=source)
             now = about_people(vars(source)) or ""
             notes = [note.replace(at_fit or now, now) for note in notes]
-        # other ledgers at the fit, unless this ledger counts them after a merge
-        known = vars(self).get("_beside", ())  # an earlier version kept none
-        beside = [one for one in known if not _counts(ledger, one)]
+        about = beside_others(about, out, ledger.path, tuning, charged=True)
+        # the home of the fit can know more ledgers; an earlier version kept none
+        known = vars(self).get("_beside", ())
+        listed = [(one.path, one.identity) for one in about.elsewhere]
+        listed.append((ledger.path, ledger.meta(IDENTITY)))
+        beside = [
+            one
+            for one in known
+            if not (_is_listed(one, listed) or _counts(ledger, one))
+        ]
         first = [fit["fit_id"] for fit in ledger.fits()[:1]]
         earlier = first not in ([], [self._result.fit_id])
         if tuning == "none" and (earlier or beside):
             raise tuned_on(ledger.path if earlier else beside[0].path)
-        about = replace(about, elsewhere=tuple(beside))
-        about = beside_others(about, out, ledger.path, tuning, charged=True)
+        about = replace(about, elsewhere=(*about.elsewhere, *beside))
         # the notes name other ledgers by absolute paths
         named = _about_ledgers(known)
         notes = [" ".join(note.replace(named, "").split()) for note in notes]
@@ -556,6 +562,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 def _about_ledgers(others: Iterable[Elsewhere], folder: Path | None = None) -> str:
     """Return the warnings about other ledgers, as in a report in `folder`."""
     return " ".join(uncounted(one.fact(folder)) for one in others)
+
+
+def _is_listed(one: Elsewhere, listed: Iterable[tuple[str, str | None]]) -> bool:
+    """Return whether a ledger is among ledgers with these paths and identities."""
+    by_path = one.identity is None
+    wanted = one.path if by_path else one.identity
+    return wanted in [path if by_path else identity for path, identity in listed]
 
 
 def _counts(ledger: Ledger, other: Elsewhere) -> bool:

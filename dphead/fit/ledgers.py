@@ -447,6 +447,12 @@ class Elsewhere:
     identity: str | None = None
     protects: str | None = None
 
+    def without_counts(self) -> Self:
+        """Return this ledger without the private numbers of shared images."""
+        if self.overlap is None:
+            return self
+        return replace(self, overlap=Overlap(self.overlap.dataset_id, 0, 0, 0))
+
     def fact(self, folder: Path | None = None) -> dict[str, object]:
         """Return this ledger's public entry in the report in `folder`.
 

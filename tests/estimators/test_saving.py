@@ -139,6 +139,26 @@ def test_a_saved_run_names_no_absolute_path_of_a_ledger(tmp_path, monkeypatch):
         model.save(tmp_path / "none", tuning="none")
 
 
+def test_a_saved_run_has_the_settings_and_the_other_ledgers_of_its_own_fit(tmp_path):
+    """Neither parameters that are set later nor a fit that is refused change them."""
+    features, q = features_file(tmp_path / "f.h5"), tmp_path / "q.sqlite"
+    DPFeatureCovarianceClassifier(epsilon=1, ledger=q).fit(features)
+    model = DPFeatureCovarianceClassifier(epsilon=1, clip_norm=0.5).fit(features)
+    model.set_params(clip_norm=None, relation="replace_one", ledger=tmp_path / "r")
+    DPFeatureCovarianceClassifier(epsilon=1, ledger=tmp_path / "r").fit(features)
+    with pytest.raises(LedgerError, match="need the relation of its first fit"):
+        model.fit(features)
+    model.set_params(relation="zero_out", ledger=None)
+    DPFeatureCovarianceClassifier(epsilon=1, ledger=q).fit(features)
+    model.save(run := tmp_path / "run")
+    report = read_run(run).report
+    assert report["method"]["settings"]["clip_norm"] == 0.5
+    assert report["tuning"] == "NOT ACCOUNTED"
+    entries = {one["path"]: one["fits"] for one in report["ledger"]["elsewhere"]}
+    assert entries == {"../q.sqlite": 2, "../r": 1}
+    assert [name for name in holds(run) if name != "run.toml"] == []
+
+
 def test_a_fit_that_its_ledger_lacks_is_not_saved(tmp_path):
     """An older copy of the ledger has a total below the fit's own epsilon."""
     book = tmp_path / "book.sqlite"

@@ -5,6 +5,7 @@ they were charged, and settings are never said to be no choice then.
 import errno
 import json
 import os
+import pickle
 from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
@@ -350,6 +351,17 @@ def test_an_estimator_warns_of_them(features, tmp_path):
             head = fitted_to(ledger)
         assert any("no total of this" in note for note in head.privacy_.notes)
     assert len(noted_ledgers(id_of(features))) == 2
+
+
+def test_a_pickled_estimator_has_no_number_of_shared_images(features, tmp_path):
+    other = features_file(tmp_path / "g.h5", seed=1, backbone="resnet50")
+    sharing(features, other, 120)
+    fit(features, tmp_path / "one")
+    head = pickle.loads(pickle.dumps(DPLeastSquaresClassifier(epsilon=1.0).fit(other)))
+    (known,) = vars(head)["_beside"]
+    assert known.path.endswith(f"{id_of(features)}.sqlite")
+    assert (known.overlap.shared, known.overlap.own, known.overlap.theirs) == (0, 0, 0)
+    assert known.fact()["of"] == "some of the images"
 
 
 def test_a_named_ledger_needs_no_home(features, tmp_path, monkeypatch):
