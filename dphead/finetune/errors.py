@@ -6,11 +6,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from dphead_extract.vectors import Operations
-from torch import ops
 from torch.overrides import TorchFunctionMode
-
-# operations that read a value of a tensor for Python
-_READ = ops.aten._local_scalar_dense.default, ops.aten.equal.default
 
 
 class Errors(TorchFunctionMode):
@@ -48,16 +44,13 @@ class Errors(TorchFunctionMode):
 
     def _tried(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation, and note whether the user's code called it unseen."""
-        frame, known = sys._getframe(1), ("torch", "dphead_extract")
-        name = package = "torch"
-        while frame and package in known:
-            name = frame.f_globals.get("__name__", "")
-            package, frame = name.partition(".")[0], frame.f_back
-        # On a GPU, the backward pass has its own thread, with frames of torch only.
-        # `_noted` calls each function that this mode sees. If it reads a weight, a
-        # branch on the weight can lead to other code in a later step.
-        reads = name == __name__ and func in _READ
-        self._hidden |= reads or package not in ("dphead", *known)
+        frame, name = sys._getframe(1), "torch"
+        while frame and name in ("torch", "dphead_extract"):
+            name = frame.f_globals.get("__name__", "").partition(".")[0]
+            frame = frame.f_back
+        # `_noted` is found first in a function that this mode sees. On a GPU, the
+        # backward pass has its own thread, with frames of torch only.
+        self._hidden |= name not in ("dphead", "torch", "dphead_extract")
         return self._noted(func, args, kwargs)
 
     def __torch_function__(

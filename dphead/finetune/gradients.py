@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar, Literal
@@ -280,7 +281,7 @@ class PerExample:
 
 @one_thread()  # more threads would wait for each other for over a second
 def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
-    """Return the gradient (size,) of the first of some public rows.
+    """Return the gradients (k, size) of some public rows.
 
     Parameters
     ----------
@@ -309,7 +310,7 @@ def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
             "`try` for a call that raises an error, and `torch.compile`. Call `eval()` "
             "of other modules that the loss calls."
         ) from error
-    return torch.cat([part[0] for one in parts for part in one.columns])
+    return torch.cat([part for one in parts for part in one.columns], dim=1)
 
 
 @one_thread()  # as in `try_rows`
@@ -338,9 +339,12 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         # exclude tensors of an earlier trial, which a traceback may hold
         gc.freeze()
         try:
-            first, _, _, again, chunk = (
-                try_rows(gradients, x) for x in (*views.split(1), views[:1], views)
-            )
+            alone = [try_rows(gradients, x)[0] for x in views.split(1)]
+            (again,), chunk = (try_rows(gradients, x) for x in (views[:1], views))
+            padded, lone = alone[1], 0 * views
+            lone[1] = views[1]  # zeros are in free slots
+            with suppress(ValueError):  # a row of zeros may raise an error
+                padded = try_rows(gradients, lone)[1]
             # the tensors that torch.func wrapped
             kept = [
                 weakref.ref(one)
@@ -353,18 +357,18 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             gc.unfreeze()
     gradients.called |= called
     refuse_hooks(called)
-    if not first.any():
+    if not alone[0].any():
         raise ValueError(
             "The loss of a random image does not depend on the trained parameters. "
             "Compute it with the module that the loss gets, and no other."
         )
-    if _moved(first, again):
+    if _moved(alone[0], again):
         raise ValueError(
             "The gradient of an image must not depend on earlier images or on chance, "
             "got a different gradient at the second call. Remove state that the module "
             "or the loss keeps between calls."
         )
-    if _moved(first, chunk):
+    if any(map(_moved, [*alone, alone[1]], [*chunk, padded])):
         raise ValueError(
             "The gradient of an image must not depend on other images of its chunk. "
             "Remove code that sees all of them, such as the `vmap` rule of a "

@@ -57,7 +57,7 @@ NetworkLoss = Callable[[Tensor, Tensor], Tensor]
 RowLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 # types of attributes that contain no others, and types that do
 _PLAIN = {int, float, bool, str, type(None)}
-_CONTAINERS = (dict, list, set, deque, tuple)
+_CONTAINERS = (dict, list, set, frozenset, deque, tuple)
 # where a module keeps hooks, which could keep rows
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
@@ -21,6 +22,7 @@ from dphead.finetune.gradients import (
     clipped,
     refuse_memory,
     squared_norms,
+    try_rows,
 )
 from dphead.finetune.models import (
     NetworkLoss,
@@ -418,7 +420,7 @@ class TorchSums:
         self.network = network
         self._gradients = network.gradients
         with one_thread():
-            with WholeVectors() as seen, network.gradients.errors.trial():
+            with WholeVectors() as seen:
                 self._fits(1)
             most, fastest = _chunk_rows(network, memory)
             wanted = min(max(1, batch), max(32, batch // 4), fastest)
@@ -570,6 +572,9 @@ class TorchSums:
                 f"network's gradient, got {ask.statistic.name}. Please report it."
             )
         self._gradients.set(torch.from_numpy(params.weights).to(network.device))
+        # a branch on weights can lead to code that no earlier trial saw
+        with suppress(ValueError):
+            try_rows(self._gradients, network.public[:1])
         return params
 
     def _chunks(self, ask: SumTask, block: Block) -> Iterator[Block]:

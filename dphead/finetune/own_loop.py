@@ -359,7 +359,18 @@ class PrivateTraining:
         self._gradients = None
         try:
             if error is None and self.folder is not None and self.step == self.steps:
-                self._write(Path(self.folder))
+                fit, out = self._fit, Path(self.folder)
+                counted = self._charge.ledger, self._charge.fit_id
+                state = TrainingState.start(self._weights())
+                facts = saved_facts(fit.about, declared(self.classes)) | {"pixels": {}}
+                write_report(
+                    out,
+                    fit.about,
+                    FitResult(state, fit.plan, *counted, fit.noise.private, 0.0),
+                    tested=NOT_TESTED,
+                    tuning="NOT ACCOUNTED",
+                    sha256=save_network(out, self._network, state, facts),
+                )
         finally:
             del self._charge  # and its lock, so that this process can resume
             self._open.__exit__(kind, error, trace)
@@ -507,21 +518,6 @@ class PrivateTraining:
                     "module yourself."
                 )
         return flat(given).double().cpu().numpy()
-
-    def _write(self, out: Path) -> None:
-        """Write the network, the report and the card to the run folder."""
-        fit, charged = self._fit, self._charge
-        state = TrainingState.start(self._weights())
-        done = (charged.ledger, charged.fit_id, fit.noise.private, 0.0)
-        facts = saved_facts(fit.about, declared(self.classes)) | {"pixels": {}}
-        write_report(
-            out,
-            fit.about,
-            FitResult(state, fit.plan, *done),
-            tested=NOT_TESTED,
-            tuning="NOT ACCOUNTED",
-            sha256=save_network(out, self._network, state, facts),
-        )
 
 
 def _fixed(module: nn.Module) -> dict[str, Tensor]:

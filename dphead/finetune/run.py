@@ -149,7 +149,13 @@ def finetune(
         sums = _sums(options, network, facts, hosts)
         if not first:
             fit = _prepare(options, data, plan, sums, warnings, hosts)
-            fit.serve(lambda hosts: _shared_resume(solver, hosts, options.out))
+
+            def resume(hosts: Hosts) -> tuple[NetworkDescent, int]:
+                """Return the solver at the last checkpoint, and its releases so far."""
+                resumed = share_checkpoint(hosts, options.out)
+                return replace(solver, resumed=resumed), _releases(solver, resumed)
+
+            fit.serve(resume)
             return None
         data = identified(options, data, index)
         fit = _prepare(options, data, plan, sums, warnings, hosts)
@@ -261,14 +267,6 @@ def _prepare(
         return fit
     agreed = {"settings": fit.digest(), "gradients of random images": sums.probe()}
     return replace(fit, agreed=agreed)
-
-
-def _shared_resume(
-    solver: NetworkDescent, hosts: Hosts, out: Path
-) -> tuple[NetworkDescent, int]:
-    """Return (solver, number of releases so far) at process 0's last checkpoint."""
-    resumed = share_checkpoint(hosts, out)
-    return replace(solver, resumed=resumed), _releases(solver, resumed)
 
 
 def _releases(solver: NetworkDescent, resumed: TrainingState | None) -> int:

@@ -15,7 +15,6 @@ from dphead_extract.identity import check_images
 from dphead_extract.images import PixelRange
 from dphead_extract.index import ImageIndex, Overlap, recognized
 from dphead_extract.people import People
-from dphead_extract.sources.image import Source
 from dphead_extract.sources.opening import open_source
 
 from dphead.data.features import load_features
@@ -205,6 +204,14 @@ def _load_images(
             rows.part(*ends) for ends in pairwise(bounds(rows.n_rows, hosts.count))
         ]
     mean, std = pixel_scale(settings, shape[0], options.mean, options.std)
+    # A resume compares this keyed digest of listing, images and groups. Without the
+    # key, it does not show whether an image is there. Without an index, a group cap
+    # needs a ledger in memory (`identified`).
+    digest = ""
+    if index is not None:
+        groups = source.group.tobytes() if cap and source.group is not None else b""
+        contents = source.digest.encode() + digests.tobytes() + groups
+        digest = index.keyed(hashlib.sha256(contents).hexdigest(), 32).hex()
     return Data(
         rows=rows,
         own=parts[0 if hosts is None else hosts.index],
@@ -223,26 +230,8 @@ def _load_images(
         digests=digests,
         groups=source.group,
         facts={} if hosts is None else _image_facts(rows, shape, parts, hosts),
-        digest=_with_contents(source, index, digests, source.group if cap else None),
+        digest=digest,
     )
-
-
-def _with_contents(
-    source: Source,
-    index: ImageIndex | None,
-    digests: np.ndarray,
-    groups: np.ndarray | None,
-) -> str:
-    """Return a keyed digest of a listing, its images and groups, for a resume.
-
-    Without the index's key, it does not show whether an image is there. Without an
-    index, the result is "". A group cap then needs a ledger in memory (`identified`).
-    """
-    if index is None:
-        return ""
-    own = b"" if groups is None else groups.tobytes()
-    digest = hashlib.sha256(source.digest.encode() + digests.tobytes() + own)
-    return index.keyed(digest.hexdigest(), 32).hex()
 
 
 def _image_facts(

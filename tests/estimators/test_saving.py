@@ -159,6 +159,13 @@ def test_a_saved_run_has_the_settings_and_the_other_ledgers_of_its_own_fit(tmp_p
     assert [name for name in holds(run) if name != "run.toml"] == []
 
 
+def test_parameters_that_are_set_after_a_fit_do_not_decide_its_tuning(tmp_path):
+    features = features_file(tmp_path / "f.h5")
+    model = DPFeatureCovarianceClassifier(epsilon=1, clip_norm=0.5).fit(features)
+    model.set_params(clip_norm=None).save(tmp_path / "run")
+    assert read_run(tmp_path / "run").report["tuning"] == "NOT ACCOUNTED"
+
+
 def test_a_fit_that_its_ledger_lacks_is_not_saved(tmp_path):
     """An older copy of the ledger has a total below the fit's own epsilon."""
     book = tmp_path / "book.sqlite"

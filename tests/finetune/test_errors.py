@@ -221,26 +221,35 @@ def test_code_that_runs_from_a_later_step_on_is_found_by_the_trial_of_that_step(
 class Gated(nn.Module):
     """Has a part that no mode sees, once a weight is large."""
 
-    def __init__(self):
+    def __init__(self, is_open):
         super().__init__()
         self.body, self.gate = nn.Linear(4, 2), nn.Parameter(torch.zeros(()))
+        self.is_open = is_open
 
     def forward(self, x):
         extra = torch.zeros(())
-        if self.gate.item() > 0.5:
+        if self.is_open(self.gate):
             matrix = EYE * (x[0, 0] != 0)
             extra = rescued(matrix * (self.gate + 1), scripted).sum()
         return self.body(x) + extra * self.gate * torch.tensor([1.0, -1.0])
 
 
 @pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
-def test_code_that_runs_for_some_weights_only_is_found_before_they_are_reached():
+@pytest.mark.parametrize(
+    "is_open",
+    [
+        lambda gate: gate.item() > 0.5,
+        lambda gate: torch.allclose(gate, torch.ones(())),
+        lambda gate: len((gate[None] > 0.5).nonzero()) > 0,
+    ],
+)
+def test_code_that_runs_for_some_weights_only_is_found_by_the_trial_of_a_step(is_open):
     found = []
     for value in (0.0, np.nan):
         x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
         x[5, 0] = value
         torch.manual_seed(0)
-        model = Gated()
+        model = Gated(is_open)
         found += released(
             model, cross_entropy, (x, y), lambda gate=model.gate: gate.data.fill_(1.0)
         )

@@ -206,8 +206,8 @@ class LedgerFile:
                 f"{self.path} is a folder, a pipe or a device, not an SQLite file. "
                 "Name a file with --ledger."
             )
-        self._check_beside()
         try:
+            self._check_beside()
             if read_only:
                 self._open_to_read()
             else:
