@@ -268,7 +268,8 @@ class Network:
         if row_loss is None:
             self._check_scores()
         given = row_loss or loss
-        if module is not None or spec.model.of_user or given is not loss_of:
+        self.of_user = module is not None or spec.model.of_user or given is not loss_of
+        if self.of_user:
             refuse_memory(self.gradients, self.public)
         # the loop may change the mode of its own layers between steps
         layers = () if module is None else module.modules()
@@ -573,8 +574,9 @@ class TorchSums:
             )
         self._gradients.set(torch.from_numpy(params.weights).to(network.device))
         # a branch on weights can lead to code that no earlier trial saw
-        with suppress(ValueError):
-            try_rows(self._gradients, network.public[:1])
+        if network.of_user:
+            with suppress(ValueError):
+                try_rows(self._gradients, network.public[:1])
         return params
 
     def _chunks(self, ask: SumTask, block: Block) -> Iterator[Block]:

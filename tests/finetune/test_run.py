@@ -388,7 +388,7 @@ def test_images_are_known_again_and_have_one_ledger(tmp_path):
     third = finetune(replace(again, out=tmp_path / "three", new_data_set=True))
     (elsewhere,) = third["report"]["ledger"]["elsewhere"]
     known = {"path": second["path"], "fits": 2, "of": "some of the images"}
-    assert elsewhere == known
+    assert known.items() <= elsewhere.items()
 
 
 @pytest.mark.parametrize("ledger", [None, ":memory:"])
