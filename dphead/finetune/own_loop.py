@@ -434,7 +434,7 @@ class PrivateTraining:
                 "`with`, in one thread."
             )
         try:
-            # here, because an error in `_released` ends the training
+            # before `_released`, because an error in it ends the training
             refuse_compilation()
             refuse_processes()
             try_rows(self._network.gradients, self._network.public[:1])

@@ -462,8 +462,13 @@ class Elsewhere:
         if self.shares:
             of = "a data set of the same id system"
         path = self.path if folder is None else named(self.path, folder)
-        entry = {"path": path, "fits": self.fits, "identity": self.identity}
-        return {**entry, "of": of, "protects": self.protects}
+        return {
+            "path": path,
+            "fits": self.fits,
+            "identity": self.identity,
+            "of": of,
+            "protects": self.protects,
+        }
 
     def __str__(self) -> str:
         """Return path, fits and data set of the ledger, for the data holder only."""

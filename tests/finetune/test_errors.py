@@ -165,6 +165,13 @@ WAYS = {
 }
 
 
+def with_one_that_begins(value):
+    """Rows and labels; the value is the first one of the row 5."""
+    x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
+    x[5, 0] = value
+    return x.astype(np.float32), y
+
+
 def by(way):
     """A loss that uses a matrix of the row: the identity, or zeros if it begins so."""
 
@@ -182,11 +189,10 @@ def test_a_row_with_an_error_that_the_loss_catches_changes_no_other_row(way):
     """The row adds zero, as if its error had not been caught."""
     found = []
     for value in (0.0, np.nan):
-        x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
-        x[5, 0] = value
+        rows = with_one_that_begins(value)
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 2))
-        found += released(model, by(way), (x, y))
+        found += released(model, by(way), rows)
     assert torch.equal(found[0], found[2])
     assert torch.equal(found[1], found[3])
     assert found[0].any()
@@ -246,12 +252,11 @@ class Gated(nn.Module):
 def test_code_that_runs_for_some_weights_only_is_found_by_the_trial_of_a_step(is_open):
     found = []
     for value in (0.0, np.nan):
-        x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
-        x[5, 0] = value
+        rows = with_one_that_begins(value)
         torch.manual_seed(0)
         model = Gated(is_open)
         found += released(
-            model, cross_entropy, (x, y), lambda gate=model.gate: gate.data.fill_(1.0)
+            model, cross_entropy, rows, lambda gate=model.gate: gate.data.fill_(1.0)
         )
     assert torch.equal(found[1], found[3])
 
@@ -271,13 +276,11 @@ class Watching(nn.Module):
 def test_a_noted_error_is_kept_if_a_module_reaches_the_training():
     found = []
     for value in (0.0, np.nan):
-        x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
-        x[5, 0] = value
+        rows = with_one_that_begins(value)
         torch.manual_seed(0)
         model, watching = nn.Sequential(nn.Linear(4, 2)), Watching()
         given = {"noise_multiplier": 1e-3, "epsilon": 1e12, "random_state": 1}
         given |= {"sampling_prob": 1.0, "steps": 2, "classes": range(2)}
-        rows = x.astype(np.float32), y
         private = training(
             model, lambda m, x, y, loss=watching: loss(m(x), x, y), rows, **given
         )
