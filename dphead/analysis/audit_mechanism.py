@@ -76,8 +76,8 @@ def audit_mechanism(
     of a better attack, for example the loss on the record, gives better bounds.
 
     A passed audit proves nothing: another attack, other data sets or more runs may
-    refute the claim. With n > 10 runs in the second half, the bound on epsilon
-    is at most ln(n / 10.5) at the default confidence.
+    refute the claim. With n > 10 runs on each data set in the second half, the bound on
+    epsilon is at most ln(n / 10.5) at the default confidence.
 
     References
     ----------

@@ -93,7 +93,10 @@ def exact_findings(
 
 
 def _slots(n_rows: int) -> np.ndarray:
-    """Return slots to try, in random order: all of up to 64, else 64 with both ends."""
+    """Return at most 64 slots to try, in random order.
+
+    The first and the last slot are among them.
+    """
     random = np.random.default_rng()
     if n_rows <= _PLACES:
         return random.permutation(n_rows)

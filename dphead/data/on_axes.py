@@ -74,7 +74,7 @@ def principal_axes(x: np.ndarray, count: int) -> PublicAxes:
     ------
     ValueError
         If there are not more usable rows than axes, if rows have fewer columns than
-        axes, or if the rows do not span so many axes.
+        axes, or if the rows do not span `count` axes.
 
     References
     ----------
@@ -87,8 +87,8 @@ def principal_axes(x: np.ndarray, count: int) -> PublicAxes:
     todo = "Pass more public rows, or a smaller `--axes-count` (`axes_count`)."
     if most < count:
         raise ValueError(
-            f"{count} axes need more than {count} public rows and at least as many "
-            f"columns, got {len(x)} usable rows of {x.shape[1]} columns. {todo}"
+            f"{count} axes need at least {count + 1} usable public rows of at least "
+            f"{count} columns, got {len(x)} usable rows of {x.shape[1]} columns. {todo}"
         )
     narrow = x.shape[1] <= min(_WIDEST_COVARIANCE, len(x))
     kind = "covariance_eigh" if narrow else "arpack" if count < most else "full"

@@ -1,7 +1,8 @@
 """Define the scikit-learn estimator of private ridge regression.
 
-Rows are converted one number at a time. No value of a row affects anything before the
-charge.
+In a private fit, each number of `X` and `y` is converted without the other numbers, and
+the charge does not depend on it. A list `X` that is not a table of numbers stops the
+fit before the charge.
 """
 
 from dataclasses import dataclass, replace

@@ -61,8 +61,8 @@ def writable_home() -> Iterator[None]:
         if own or error.errno not in FOREIGN:
             raise LedgerError(
                 f"The ledgers of {ledger_home()} cannot be locked or listed "
-                f"({error.strerror or error}). Nothing was charged or set. Mend this, "
-                "such as by freeing some space, then run this command again."
+                f"({error.strerror or error}). No fit was charged. Correct the cause, "
+                "for example free some disk space. Then run this command again."
             ) from error
 
 

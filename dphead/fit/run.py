@@ -348,7 +348,8 @@ def _open_test(
 ) -> _TestRows | None:
     """Return the test rows, or None if the options name none.
 
-    Test rows come from --test or from another split of the same file.
+    Test rows come from --test, or else from a split of the training file. Private test
+    rows may be training rows. The report states where they come from (`test_origin`).
     """
     if options.test is None and options.test_split is None:
         return None

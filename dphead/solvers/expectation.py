@@ -37,7 +37,7 @@ _GAP_RELATIVE_SD, _GAP_KNOWN = 0.6, 0.03
 # Up to this number of classes, _GAP_RELATIVE_SD holds for large gaps too (section "Two
 # classes" of the same table).
 _FEW_CLASSES = 5
-_NORMAL_95 = 1.645  # the standard normal's 95 % point: both sides leave 10 %
+_NORMAL_95 = 1.645  # 90 % of a standard normal is within ± this
 
 
 @dataclass(frozen=True)

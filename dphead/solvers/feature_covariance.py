@@ -40,8 +40,8 @@ from dphead.solvers.settings import (
 )
 from dphead.solvers.shrinkage import shrunk_gram
 
-# Share of the edge of the noise's spectrum that is the ridge of a shrunk matrix: chosen
-# from 0.3 to 0.6 on held-out rows of three data sets (results/ablation).
+# Ridge of a shrunk matrix, as a share of the noise's spectral edge. Chosen among 0.3 to
+# 0.6 on held-out rows (results/ablation, "DP-FC's preconditioner").
 _SHRUNK_SHARE = 0.4
 _BOHNING = "None: Böhning 1992's bound, by the loss"
 _GRAM_SHARE = Setting(

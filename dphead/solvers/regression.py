@@ -28,9 +28,9 @@ from dphead.solvers.ridge import WIDEST_SPECTRUM, RidgeSolver, ridge_for
 from dphead.solvers.settings import POSITIVE, RIDGE, Setting, check_settings
 from dphead.solvers.shrinkage import shrunk_gram
 
-# Share of the noise's spectral edge. The classifiers' share of 0.6 shrinks predictions,
-# which changes R² but no argmax. Chosen by first trials on held-out training rows (not
-# stored). results/centered has the R² with this share.
+# Default ridge, as a share of the noise's spectral edge. The classifiers' share of 0.6
+# shrinks predictions, which changes R² but no argmax. Chosen by first trials on
+# held-out training rows (not stored). results/centered has the R² with this share.
 _EDGE_SHARE = 0.4
 # Steps on residuals are taken below this n·mu per feature. Above, the noise of a Gram
 # matrix is small, and clipping biases the weights; results/tables, "Regression".

@@ -15,9 +15,10 @@ _RIDGE_WITHOUT_NOISE = 1e-4
 # Columns of the widest Gram matrix with a computed spectrum: with 3,969 columns, the
 # spectrum took longer than the pass over the data (commit 6269ee1).
 WIDEST_SPECTRUM = 2048
-# Shares of the noise's spectral edge: trials on training rows of CIFAR-10 and digits,
-# not stored. The first is within 0.25 points of the best of 25 values of λ
-# (results/ablation).
+# Default ridges, as shares of the noise's spectral edge: for matrices of at most
+# WIDEST_SPECTRUM columns, and for wider ones. From trials on training rows of CIFAR-10
+# and digits, not stored. The first share is within 0.25 points of the best of 25 values
+# of λ (results/ablation).
 _EDGE_SHARE, _EDGE_SHARE_WIDE = 0.6, 1.2
 # lower bound on eigenvalues, as a multiple of the ridge; chosen
 FLOOR_OVER_RIDGE = -0.5
@@ -48,7 +49,7 @@ def ridge_for(
     ridge : float or None
         The user's ridge, in units of the mean Gram matrix. None uses the rule below.
     share : float, optional
-        Share of the noise's spectral edge for the rule. None uses _EDGE_SHARE, or
+        The rule's share of the edge of the noise's spectrum. None uses _EDGE_SHARE, or
         _EDGE_SHARE_WIDE above WIDEST_SPECTRUM features.
 
     Notes

@@ -33,7 +33,7 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
     RowTransform(append=intercept)  # checks the range
     if not intercept or norm is None or not 0 < norm < np.inf or np.isinf(facts.mu):
         return
-    # the largest integer norm of a row beside its constant
+    # bound on the sum of squares of a row's integers, without the constant's
     bound, _ = clipped_bound(norm, intercept)
     if aim(bound, facts.n_features) == 0:
         raise ValueError(

@@ -271,7 +271,7 @@ def test_rows_that_are_not_public_or_give_no_axes_are_refused(
         ({"axes_count": 4}, "needs public images"),
         ({"axes_from": PUBLIC, "axes_count": 12}, "must be below the 12 columns"),
         ({"axes_from": PUBLIC[:, :5], "axes_count": 4}, "must have the 12 columns"),
-        ({"axes_from": PUBLIC[:4], "axes_count": 4}, "need more than 4 public rows"),
+        ({"axes_from": PUBLIC[:4], "axes_count": 4}, "at least 5 usable public rows"),
         ({"axes_from": X[:50], "axes_count": 4}, "shares memory with `X`"),
         (
             {"axes_from": pd.DataFrame(X, copy=False)[9:], "axes_count": 4},

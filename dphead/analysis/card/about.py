@@ -110,9 +110,12 @@ def verdict(about: About, report: dict[str, Any]) -> tuple[str, str]:
     """Return (status, sentence) on whether a run is within the institution's limits.
 
     The status is "within", "outside" or "open" (undecided), or "" without limits.
-    Epsilon is the total of all fits in the ledger. Within its limit, it is undecided if
-    fits on the same rows may be uncounted (`counts_all_fits`). The accuracy is
-    undecided if none was released, or if the limit is within its interval.
+    With two limits, "outside" outranks "open", and "open" outranks "within".
+
+    The compared epsilon is the run's own or the ledger's total, whichever is larger. If
+    it does not exceed its limit, but fits on the same rows may be uncounted
+    (`counts_all_fits`), the status is "open". For the accuracy, the status is "open" if
+    no accuracy was released, or if the limit is within its interval.
     """
     found: list[tuple[str, str]] = []
     if about.max_epsilon is not None:

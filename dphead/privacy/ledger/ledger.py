@@ -390,8 +390,8 @@ class Ledger(LedgerFile):
                 raise LedgerError(f"{error} Nothing was charged: {left}.") from None
             if isinstance(error, IntegrityError):
                 raise LedgerError(
-                    "Another process charged this ledger at the same moment. Nothing "
-                    "was charged. Run this command again."
+                    "Another process charged this ledger at the same moment. This fit "
+                    "was not charged. Run this command again."
                 ) from None
             # The transaction was not written (`LedgerFile.transaction`).
             if isinstance(error, HeldLedger):
