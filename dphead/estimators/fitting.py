@@ -1,7 +1,8 @@
 """Define the parameters, the ledger and the fit that all estimators share.
 
 A fit plans, verifies the sums, warns, charges, fits, and reports the guarantee. In a
-private fit, no row affects anything before the charge.
+private fit, no row's value affects anything before the charge, except in the cases that
+`inputs` and `fit.public_axes` describe, in which the fit stops.
 """
 
 import inspect

@@ -1,7 +1,8 @@
 """Check a fit's inputs before the charge.
 
 In a private fit, the checks use shapes, dtypes and declared values, but no row's value.
-There is one exception: a list that is not an array of numbers stops the fit here.
+There are two exceptions. A list that is not an array of numbers stops the fit here, and
+so does a jax array that could not be computed.
 """
 
 from collections.abc import Callable, Iterator
@@ -539,8 +540,9 @@ def given_rows(x: Any, vocabulary: int | None) -> np.ndarray:
     """Return rows for a network as an array, checked by dtype and shape only.
 
     With a vocabulary, rows are integer tokens. Without one, they are images of uint8,
-    or floats. A list has no dtype. Its items become floats, because one item would
-    decide the dtype of all others. No value of a row is read.
+    or floats. No value of an array is read. A list has no dtype. Its items become
+    floats, because one item would decide the dtype of all others. A list that is not an
+    array of numbers is refused.
 
     Raises ValueError for other dtypes and shapes, masked arrays and lists of arrays.
     """

@@ -26,7 +26,7 @@ def plans(
     steps: Sequence[int],
     noise_multiplier: float = MIN_SIGMA,
 ) -> list[Schedule]:
-    """Return the schedule that spends the budget at a noise, for each number of steps.
+    """Return, for each number of steps, the schedule that spends the budget.
 
     Parameters
     ----------

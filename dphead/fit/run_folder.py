@@ -1,7 +1,8 @@
 """Check, charge, record and resume runs of heads and networks.
 
-dphead/privacy/proofs/ledger.md covers crashes. This module reads no rows, and writes
-released values only.
+dphead/privacy/proofs/ledger.md covers crashes. This module reads no rows. What it
+writes about private rows is released values and, in the fit.json of an unfinished run,
+a keyed digest of the rows.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 """Turn rows into integers, one by one: transform, norm, clip and an exact check.
 
 All sums of a head are integer sums. From the transform to the sum, floating-point
-numbers occur only here and in five places of `predictions`, `statistic_base` and
-`statistics`: moments, a score's unit, predictions, a Hessian's weights and the factors
-of residuals.
+numbers occur only here and in five places of `loss`, `predictions`, `statistic_base`
+and `statistics`: moments, a score's unit, predictions, a Hessian's weights and the
+factors of residuals.
 
 Each operation on a row is one IEEE operation on one number, or a sum of integers, which
 is the same in any order. A row's integers are therefore a function of that row and of

@@ -110,7 +110,7 @@ class Hosts:
         """Wait until all processes call this method, for at most a week.
 
         A sum waits for 30 minutes only, and jax's shutdown for 5 minutes. Raises
-        LostProcess if a process was lost.
+        LostProcess if a process was lost, or after the week.
         """
         from jax._src import distributed  # jax has no public barrier without a sum
 

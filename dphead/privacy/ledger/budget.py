@@ -38,7 +38,8 @@ def spent(
     """Return the epsilon at `delta` of all releases that a ledger holds.
 
     All figures of spent epsilon, and the filter's decision (`Ledger._check`), come from
-    this function. So no figure exceeds the budget.
+    this function. So no figure exceeds the budget, up to the filter's tolerance, unless
+    ledgers were merged or rows were added to the ledger without dphead.
 
     Parameters
     ----------

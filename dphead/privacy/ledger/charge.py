@@ -1,7 +1,8 @@
 """Hand out the reserved releases of one fit: in order, each committed at most once.
 
-Committed values are kept for a resume: a release that was returned is never drawn
-again. Keys, samples and sums without noise never reach this module.
+Committed values are kept for a resume. A release that was returned is never drawn
+again, unless ledger and run folder are both restored from older copies (`begin`). Keys,
+samples and sums without noise never reach this module.
 """
 
 import hashlib

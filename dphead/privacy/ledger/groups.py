@@ -27,8 +27,9 @@ class Groups:
     Guarantee
     ---------
     Fits with different groups are refused, unless all groups are of one declared id
-    system. A fit is also refused if its groups cannot be compared. Nobody without a
-    key can test a guess about a group.
+    system. A fit is also refused if its groups have digests that cannot be compared.
+    Groups of arrays, and of fits by earlier versions, have no digest, and are not
+    compared. Nobody without a key can test a guess about a group.
     """
 
     digests: Mapping[str, str]

@@ -320,8 +320,9 @@ class Ledger(LedgerFile):
         Guarantee
         ---------
         A `fit_id` is charged once. After this returns, the sum of all fits ever
-        reserved is within the budget, if there is one, whatever happens next. Epsilon
-        may exceed it by a relative 1e-9 (`_check`).
+        reserved is within the budget, if there is one. Only a later merge of ledgers
+        can make the sum exceed the budget (`moving.merge`). Epsilon may exceed it by a
+        relative 1e-9 (`_check`).
         """
         refuse_compilation()  # before the charge, as `release` does after it
         # One relation and one unit, so that the epsilons of all releases add up.
