@@ -112,7 +112,7 @@ class FinishedRun:
 
     @cached_property
     def spent_now(self) -> Spent:
-        """Return the ledger's current total; the report's, if `fits` is None."""
+        """Return the ledger's current total, or the report's if `fits` is None."""
         ledger = self.report["ledger"]
         if self.fits is None:
             return Spent(ledger["total_epsilon"], ledger["total_accountant"])

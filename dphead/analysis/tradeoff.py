@@ -342,7 +342,7 @@ def limits_of_total(
 
 
 def alternative(replaced: bool, unit: str) -> str:
-    """Return the condition of a bound: what would have been used instead of a row."""
+    """Return the case that a bound compares: another row was used instead, or none."""
     if replaced:
         return f"another {unit} would have been used instead"
     return f"no other {unit} would have been used"

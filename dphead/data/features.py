@@ -315,7 +315,10 @@ def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the names as text: all of up to six, else the first five and the last."""
+    """Return names as text.
+
+    Of more than six names, only the first five and the last are written.
+    """
     if len(names) <= 6:
         return ",".join(names)
     return ",".join([*names[:5], "...", names[-1]])

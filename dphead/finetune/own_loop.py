@@ -430,8 +430,8 @@ class PrivateTraining:
         # neither the loss nor another thread can step
         if self._gradients is None or not self._idle.acquire(blocking=False):
             raise ValueError(
-                "this training is closed, or a step runs. Iterate inside its block "
-                "`with`, in one thread."
+                "this training is closed, or a step runs. Iterate inside its `with` "
+                "block, in one thread."
             )
         try:
             # before `_released`, because an error in it ends the training

@@ -1,7 +1,7 @@
 """Carry out one fit, for every command and estimator.
 
-`Fit.carry_out` has the order that protects rows: check all that can fail, charge, then
-read rows.
+`Fit.carry_out` has the order that protects rows: check what can be checked without a
+row's value, charge, then use rows.
 """
 
 import math
@@ -173,7 +173,7 @@ class Fit(Generic[_T]):
         return self.plan.digest(self.about.space, self.noise.seed)
 
     def check(self) -> float:
-        """Make all checks that can fail, before the charge.
+        """Check what can be checked before the charge.
 
         Returns
         -------

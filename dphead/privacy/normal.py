@@ -145,7 +145,7 @@ def over_root_two(sd: float) -> float:
 
 
 def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
-    """Return `count` draws: rounded in float64 if certain, else by `definition`."""
+    """Return `count` draws, rounded in float64 where certain, else by `definition`."""
 
     def more() -> int:
         """Return 64 further random bits."""

@@ -384,7 +384,7 @@ def _levels(
 
 
 def sample_bits(data: bytes) -> int:
-    """Return the bits of a file's gray integer samples if more than 8, else 8.
+    """Return the number of bits of a file's gray integer samples, or 8 if fewer.
 
     The file must be one that `decode_image` reads.
     """

@@ -258,7 +258,7 @@ def _lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
 
 
 def _crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
-    """Return the lowest frequencies of each axis, `sizes` of them: a coarser grid."""
+    """Return a coarser grid, with only the `sizes` lowest frequencies of the axes."""
     for axis, n in enumerate(sizes):
         full = spectrum.shape[axis]
         half = n // 2

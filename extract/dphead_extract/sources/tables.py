@@ -162,8 +162,8 @@ def open_embeddings(
         raise ExtractError(f"{str(path)!r} is not a file or a folder of .npy files.")
     if not of_arrays and path.suffix.lower() not in TABLE_SUFFIXES:
         raise ExtractError(
-            "the name of a file of embeddings must end in .npz, .safetensors or "
-            f"{', '.join(TABLE_SUFFIXES)}, got {str(path)!r}. Save arrays by "
+            "the name of a file of embeddings must end in .npz, .safetensors, "
+            f"{' or '.join(TABLE_SUFFIXES)}, got {str(path)!r}. Save arrays by "
             "`numpy.savez(FILE, features=x, label=y)`."
         )
     file = _Arrays(path, columns) if of_arrays else TableFile(path, columns.encoding)
