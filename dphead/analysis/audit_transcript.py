@@ -27,7 +27,7 @@ from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.verified import VerifiedSum
 
 # Chosen, not measured.
-SHARED_ROWS = 15  # rows beside the canary; the other slots have no class
+SHARED_ROWS = 15  # rows besides the canary's; the remaining slots have no class
 # sizes of the sums of `NoiseAlone`: 64 x 8 entries, and 24 x 25 / 2 of a symmetric sum
 _ALONE_FEATURES, _ALONE_CLASSES, _ALONE_SYMMETRIC = 64, 8, 24
 # norm of the canary in clip norms: a shorter canary would not detect missing clipping

@@ -406,8 +406,8 @@ def uncounted(run: FinishedRun) -> Iterator[Finding]:
             "The privacy loss of those fits adds to this run's, and their results may "
             "have influenced the settings",
             "Fit with the data set's own ledger. State the sum over all ledgers with "
-            "the relation and the unit of this run, such as its groups. State the "
-            "epsilon of every other ledger beside it, with its unit and relation",
+            "the relation and the unit of this run, such as its groups. For each other "
+            "ledger, state its epsilon separately, with its unit and relation",
         )
 
 

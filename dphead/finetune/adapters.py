@@ -99,7 +99,7 @@ def adapt(
             found = True
     if not found or not last:
         raise ValueError(
-            f"--adapter {adapter} finds nothing to adapt beside a last linear layer. "
+            f"--adapter {adapter} finds nothing to adapt except a last linear layer. "
             "Choose another model, or other --layers."
         )
 

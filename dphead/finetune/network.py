@@ -397,9 +397,10 @@ class TorchSums:
         each row equally. On a CPU, it chooses 1 if a trial finds that a row's bits
         depend on its slot.
     batch : int, default 256
-        Expected rows of a batch. A chunk has about as many rows, at most. Above 32 rows
-        it has at most a quarter of the batch, because the last chunk is padded. On a
-        CPU, a chunk of more than 8 rows takes about 160 MiB at most.
+        Expected rows of a batch. A chunk has at most about this number of rows. If it
+        has more than 32 rows, it has at most a quarter of the batch, because the last
+        chunk is padded. On a CPU, a chunk of more than 8 rows takes at most about 160
+        MiB.
 
     Raises
     ------

@@ -318,8 +318,8 @@ class FitOptions(RunOptions):
         memory_option(
             "Place of this process in a fit on several processes: process I of N, "
             "counted from 0, and the address of process 0. auto: take the place from "
-            "the cluster's job. All processes must connect within 300 s, or as many "
-            "as follow a comma: auto,60.",
+            "the cluster's job. All processes must connect within 300 s. auto,60 "
+            "sets 60 s.",
             flags=("--process",),
             read=Place.parse,
             metavar="I/N@HOST:PORT|auto",

@@ -153,7 +153,7 @@ class OptaxDescent(GradientDescent):
 
 @dataclass(eq=False)
 class _OptaxSteps(Descent):
-    """Hold the state of a transformation beside the weights and their average."""
+    """Hold the weights, their average, and the state of an optax transformation."""
 
     transformation: Any
     state: Any = None

@@ -353,8 +353,8 @@ def width_and_dtype(
     Raises
     ------
     ExtractError
-        If a column has no numbers, if there are other columns beside one of lists, or
-        if the length of lists is unknown.
+        If a column has no numbers, if a column of lists is not the only column, or if
+        the length of lists is unknown.
     """
     lists = [name for name, kind in kinds.items() if _is_list(kind)]
     entries = {
