@@ -518,7 +518,7 @@ def test_a_home_that_fails_to_note_a_ledger_charges_nothing(
     note_ledger("/first.sqlite", "ab12")
     with closing(Ledger(tmp_path / "own.sqlite", "ab12")) as book:
         with failing(name, error, after):
-            assert "Nothing was charged or set" in told(book)
+            assert "No fit was charged" in told(book)
         with charging(book):
             pass
     assert noted_ledgers("ab12") == ["/first.sqlite", str(tmp_path / "own.sqlite")]
