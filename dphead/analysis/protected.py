@@ -218,7 +218,8 @@ def without_folders(text: str, report: dict[str, Any]) -> str:
     """
     ledger = report["ledger"]
     paths = [ledger["path"], *(one["path"] for one in ledger["elsewhere"])]
-    for path in sorted(paths, key=len, reverse=True):  # one can begin another
+    # longest first, because one path can be the beginning of another
+    for path in sorted(paths, key=len, reverse=True):
         text = text.replace(path, Path(path).name)
     return text
 

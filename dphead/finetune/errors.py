@@ -64,7 +64,7 @@ class Errors(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except AttributeError:
-            raise  # of a type or device, never of values, such as by `hasattr`
+            raise  # depends on types and devices, never on values; `hasattr` needs it
         except Exception as error:
             self._first = self._first or error
             raise

@@ -372,7 +372,7 @@ class PrivateTraining:
                     sha256=save_network(out, self._network, state, facts),
                 )
         finally:
-            del self._charge  # and its lock, so that this process can resume
+            del self._charge  # frees its lock, so that this process can resume
             self._open.__exit__(kind, error, trace)
 
     @cached_property

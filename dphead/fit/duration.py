@@ -31,8 +31,9 @@ _ROW_ENTRIES = 1.5e9  # entries of rows per second and core, converted to intege
 _NUMPY_ROW_ENTRIES = 0.1e9  # 0.08e9 for centered rows
 _NOISE_ENTRIES = 25e6  # entries per second that get noise, on one core
 _CUBES = 5.5e9  # eigenvalues of a matrix of width w take w³ / _CUBES s, on one core
-# Entries per second of sums of one matrix per class, on one core: the copies of a pass,
-# and the test before the charge (9e6 to 41e6, fewer for larger sums).
+# Rates for sums of one matrix per class, in entries of the sum per second on one core:
+# to copy the sum in a pass, and to test it before the charge (9e6 to 41e6, lower for
+# larger sums).
 _COPIED_ENTRIES, _TESTED_ENTRIES = 16e6, 14e6
 _SHORT_SECONDS = 1.0  # a shorter fit needs no compiled kernels; chosen
 LONG_SECONDS = 60.0  # longer fits are announced; chosen

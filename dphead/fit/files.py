@@ -40,7 +40,8 @@ _MADE_BY = (
     "normalization",
     "library_versions",
 )
-DECLARED_IN_FIT = "fit-flag"  # `SourceFacts.classes_declared`
+# value of `SourceFacts.classes_declared` if the fit declared the classes
+DECLARED_IN_FIT = "fit-flag"
 
 
 def is_features_file(path: Path) -> bool:

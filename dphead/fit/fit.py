@@ -310,7 +310,7 @@ def array_sum(plan: FitPlan[Any], backend: str = "numpy") -> VerifiedSum:
 
     Raises ValueError if the fit does not fit in this machine's memory.
     """
-    # the plan's number of rows: under add/remove it is public
+    # not the number of these rows, which is private under add/remove
     n_rows = plan.facts.n_rows
     room = share(None, plan.facts, plan.releases, n_rows=n_rows, backend=backend)
     sums, kept = block_sum(backend, room.kept)

@@ -34,8 +34,8 @@ from dphead.sums.verified import VerifiedSum
 
 _EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # as in benchmarks/results; chosen
 _DRAWS = 3  # number of splits and noise draws; chosen
-# One look-alike row in _HELD_OUT_SHARE is held out for the measurement, and at most
-# _MOST_HELD_OUT rows; chosen.
+# Of the public rows, one in _HELD_OUT_SHARE is held out to measure the accuracy, and at
+# most _MOST_HELD_OUT rows are; chosen.
 _HELD_OUT_SHARE = 5
 _MOST_HELD_OUT = 10_000
 # Added to the seed of the splits. Many files were shuffled with a plain seed such as 0,

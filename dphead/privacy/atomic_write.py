@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-_MOST_LINKS = 40  # of one path, as in Linux
+_MOST_LINKS = 40  # largest number of links that one path follows, as in Linux
 
 
 class ForeignFile(OSError):
@@ -256,7 +256,8 @@ def names_before_links(path: str | Path) -> tuple[str, ...]:
     names = list[str]()
     while left and len(names) < _MOST_LINKS:
         part = left.pop()
-        if part == os.pardir:  # of the target: all links before it were followed
+        if part == os.pardir:
+            # the parent of a link's target, because `done` has no links
             done = done.parent
         elif not os.path.islink(one := done / part):
             done = one

@@ -60,7 +60,7 @@ def _is_compile_supported(device: Any) -> bool:
 def _disable(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     @wraps(function)
     def marked(*given: Any, **named: Any) -> Any:
-        _remove_stand_ins()  # their `disable` is this function
+        _remove_stand_ins()  # otherwise `disable` below would be this function again
         disabled = import_module(_COMPILER).disable(function, *args, **kwargs)
         return disabled(*given, **named)
 
