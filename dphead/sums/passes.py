@@ -86,6 +86,8 @@ def checked_sum(
     RuntimeError
         If several statistics do not use the same integer rows. If a slot is not used
         exactly once, or if the integers of the secret rows differ from the reference's.
+    TypeError
+        If a block does not have the declared shapes and types.
 
     Guarantee
     ---------
