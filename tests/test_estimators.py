@@ -66,7 +66,7 @@ def test_privacy_states_the_guarantee(relation, blobs):
     assert p.mu == pytest.approx(sum(r["count"] / s**2 for r, s in counted) ** 0.5)
     assert "noise_multipliers=(" in repr(p)
     one_fit, out_of_sight = p.notes
-    assert one_fit.startswith("Only this fit is counted, because arrays have no data")
+    assert one_fit.startswith("Only this fit is counted, in a ledger in memory.")
     assert out_of_sight.startswith("Earlier steps fitted to the same data")
     assert p.profiles
 

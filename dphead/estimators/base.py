@@ -88,13 +88,13 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     Attributes
     ----------
     coef_ : ndarray of shape (n_classes, n_features), or (1, n_features) for two classes
-        Weights for rows after `head_.transform` and `head_.feature_clip`. With
-        `axes_from`, one column for each axis.
+        Weights for rows after `head_.transform` and `head_.feature_clip`. If the rows
+        were projected (`axes_from`), one column for each axis.
     intercept_ : ndarray of shape (n_classes,), or (1,) for two classes
         Intercepts of the scores.
     expected_accuracy_ : AccuracyEstimate or None
-        Expected accuracy on new rows, computed from released values. None for methods
-        without an estimate.
+        Expected accuracy on new rows, computed from released values. None if the fit
+        released no estimate.
 
     Examples
     --------
@@ -152,11 +152,11 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             earlier pipeline step fitted to the same rows, and fits of clones, as in a
             grid search.
         PrivateNotice
-            Before the charge, if the rows of `axes_from` could not be compared with the
-            training rows, or if ledgers may have fits on them. After the fit, with the
-            number of labels that match no class, the number of rows that are not finite
-            in float32, and a column that dominates the rows' norms. Do not publish
-            these notices.
+            Before the charge, if the public rows of `axes_from` could not be compared
+            with the training rows, or if a ledger may have fits on these public rows.
+            After a fit of arrays, with the number of labels that match no class, the
+            number of rows that are not finite in float32, and a column that dominates
+            the rows' norms. Do not publish these notices.
         UserWarning
             If the noise is too large for a useful head, if the fit takes long, or if no
             released number shows that each class is predicted.
@@ -334,8 +334,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Raises
         ------
         ValueError
-            If the rows do not match the head. If a row is not finite and the fit was
-            not private, as in scikit-learn.
+            If the rows do not match the head. If a row of an array is not finite and
+            the fit was not private, as in scikit-learn.
         """
         scores = self._scores(X, split)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
@@ -407,6 +407,12 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         float
             Fraction of these rows with the right class. A row that is not finite counts
             as wrong.
+
+        Raises
+        ------
+        ValueError
+            As in `decision_function`. If a file has different classes, or no label of
+            them.
         """
         if is_path(X):
             scores, labels = self._file_scores(X, split, measured=True)
@@ -456,8 +462,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores (n, n_classes) and class indices (n,) of a file's rows.
 
-        If `measured`, raise ValueError unless the file has the head's classes and a row
-        with a label of them, because the labels are then compared with predictions.
+        If `measured`, raise ValueError unless the file has the head's classes, and a
+        row with one of them as its label. The caller compares labels and predictions.
         """
         check_is_fitted(self)
         score_rows: _RowScores = scores_of or self.head_.scores

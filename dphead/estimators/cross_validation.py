@@ -46,8 +46,8 @@ def cross_validate(
     """Fit a classifier once for each fold, and charge all fits or none.
 
     scikit-learn's `cross_val_score` charges one fold after another. If the budget ends
-    between two folds, it returns nothing. Its folds also depend on other rows, or on
-    their labels.
+    between two folds, the later folds have no score. By default, its folds depend on
+    the labels, so the label of one row can change the fold of a different row.
 
     Each fit leaves out the rows of one fold, which then add zero to every sum. The
     number of rows stays the same. Without groups, a fixed shuffle of the positions
@@ -76,8 +76,9 @@ def cross_validate(
     ------
     ValueError
         If a setting is invalid, if epsilon is infinite, if `X` is a path, or if the
-        labels are label sets. If relation="add_remove" has no groups: the removal of
-        one row would move other rows to different folds. Nothing is charged then.
+        labels are label sets. Under relation="add_remove", if there are no groups: the
+        removal of one row would move other rows to different folds. Nothing is charged
+        then.
     LedgerError
         If the ledger refuses all folds together, for example because they would exceed
         the budget. Nothing is charged then. After the charge, if the ledger cannot be

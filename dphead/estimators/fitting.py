@@ -1,8 +1,8 @@
 """Define the parameters, the ledger and the fit that all estimators share.
 
-A fit plans, verifies the sums, warns, charges, fits, and reports the guarantee. In a
-private fit, no row's value affects anything before the charge, except in the cases that
-`inputs` and `fit.public_axes` describe, in which the fit stops.
+A fit plans, warns, verifies the sums, charges, fits, and reports the guarantee. Before
+the charge of a private fit, the value of a row can only stop the fit, in the cases that
+the docstring of the package `dphead.estimators` names.
 """
 
 import inspect
@@ -90,7 +90,7 @@ class PrivacyWarning(UserWarning):
 
 
 class PrivateNotice(UserWarning):
-    """Report facts about private rows to the data holder.
+    """Inform the data holder about private rows.
 
     `fit` shows these warnings and stores them nowhere. A filter that turns warnings
     into errors does not stop the fit.
@@ -121,8 +121,8 @@ class PrivateEstimator(BaseEstimator):
     An estimator and all its clones form a family. In a process, a family gets most
     warnings only once (`is_news`).
 
-    A `Ledger` holds an open file. Clones share it, and a pickled copy opens it again by
-    its path.
+    Clones share a `Ledger` object. A pickled copy opens the ledger again by its path.
+    An estimator with a `Ledger` object in memory cannot be pickled.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class PrivateEstimator(BaseEstimator):
         Whether to accept a delta of 1/n or more. Such a fit may publish whole rows.
     random_state : int, default=None
         Seed of the noise, for tests. A fit with a seed is not private, and needs a
-        ledger of its own (no `ledger`, or ":memory:").
+        ledger of its own: ":memory:", or for arrays None.
 
     Attributes
     ----------
@@ -251,7 +251,7 @@ class PrivateEstimator(BaseEstimator):
     def _new_rows(self, x: Any) -> Any:
         """Return checked rows.
 
-        Raises ValueError for rows of another width than those of the fit. With an
+        Raises ValueError if the number of columns differs from the fit's. With an
         infinite epsilon, also for rows that are not finite.
         """
         check_is_fitted(self)
@@ -276,7 +276,7 @@ class PrivateEstimator(BaseEstimator):
         Parameters
         ----------
         data : TrainingData
-            The rows, which are read after the charge, and their public sizes.
+            The public sizes of the rows, and the function that returns the rows.
         about : About
             The public description of the fit. Its warnings become notes on the
             guarantee.
@@ -385,7 +385,7 @@ class HeadEstimator(PrivateEstimator):
         all fits of a ledger: dphead does not compare the groups of arrays.
     group_mean : bool, default=False
         Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group are used: the first in the order of `classes`.
+        group_cap classes of a group are used: the first in the order of `classes_`.
         The expected accuracy is then unavailable.
     backend : {"auto", "numpy", "jax"}, default="auto"
         Library that computes sums and weights. "auto" means JAX if it finds an
@@ -502,8 +502,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     ) -> None:
         """Write a run folder. The function `save` writes the head or the network.
 
-        Raises ValueError for a fold of `cross_validate`, if `tuning` is "none" and the
-        ledger has earlier fits, and as `check_folder` and `beside_others` do.
+        Raises ValueError for a fold of `cross_validate`, if `tuning` is "none" and this
+        or a different ledger has earlier fits, and as `check_folder` does. Raises
+        LedgerError if the ledger does not have this fit.
         """
         if vars(self).get("_is_fold"):
             raise ValueError(
@@ -527,7 +528,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             now = about_people(vars(source)) or ""
             notes = [note.replace(at_fit or now, now) for note in notes]
         about = beside_others(about, out, ledger.path, tuning, charged=True)
-        # the home of the fit can know more ledgers; an earlier version kept none
+        # ledgers that were known at the fit; a pickle of an earlier version lacks them
         known = vars(self).get("_beside", ())
         listed = [(one.path, one.identity) for one in about.elsewhere]
         listed.append((ledger.path, ledger.meta(IDENTITY)))
@@ -614,7 +615,7 @@ def _on_processes(
 
 
 def _ledger_of(given: str | Path | Ledger | None, dataset_id: str | None) -> Ledger:
-    """Return the given ledger, or the data set's own.
+    """Return the given ledger, else the data set's own, else a new one in memory.
 
     Raises LedgerError if the ledger belongs to a different data set.
     """

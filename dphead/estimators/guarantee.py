@@ -14,8 +14,8 @@ SEEDED = (
 _NO_NOISE = "Not private: epsilon = inf turns noise and clipping off."
 CLASSES_SEEN = "Not private: the classes were inferred from the labels."
 _ONE_FIT = (
-    "Only this fit is counted, because arrays have no data set id. Pass the same "
-    "ledger= to all fits on the same data."
+    "Only this fit is counted, in a ledger in memory. Pass the same ledger= to all "
+    "fits on the same data."
 )
 _OUT_OF_SIGHT = (
     "Earlier steps fitted to the same data, and settings chosen by comparing fits, "
@@ -73,7 +73,7 @@ class Privacy:
     def profiles(self) -> dict[str, Any]:
         """Return the epsilon of the same releases by each paper's accountant.
 
-        The result is empty for a fit without noise.
+        The result is empty for a fit without noise or with a seed.
         """
         if not self._plan.private:
             return {}
@@ -102,7 +102,7 @@ def privacy_of(
     seeded : bool
         Whether the noise has a fixed seed.
     counted : bool
-        Whether the ledger also counts other fits.
+        Whether the ledger can count other fits too.
     classes_seen : bool
         Whether the classes were inferred from the labels.
     warning : str

@@ -1,8 +1,8 @@
 """Check a fit's inputs before the charge.
 
 In a private fit, the checks use shapes, dtypes and declared values, but no row's value.
-There are two exceptions. A list that is not an array of numbers stops the fit here, and
-so does a jax array that could not be computed.
+Three exceptions stop the fit here: rows in a list that is not an array of numbers, a
+group that is not a text or a number, and a jax array that could not be computed.
 """
 
 from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ class TrainingData:
     labels : callable
         Function that returns the labels of all processes' rows.
     private : FeaturesFile, ndarray, DeviceRows or None
-        The rows as they were given, which `choose_axes` compares with public rows.
+        The checked rows, which `choose_axes` compares with public rows.
     """
 
     rows: Callable[[], Rows]
@@ -115,7 +115,7 @@ def as_arrays(*given: Any) -> tuple[Any, ...]:
     """Convert PyTorch tensors and jax arrays, and return other objects unchanged.
 
     torch is not imported. bfloat16 becomes float32, because numpy lacks it. A jax
-    matrix of floats becomes `DeviceRows`, and its rows are read after the charge.
+    matrix of floats becomes `DeviceRows`, which reads no row yet.
     """
     return tuple(_as_array(x) for x in given)
 
@@ -156,7 +156,7 @@ def _jax_array(x: Any) -> Any:
         )
     if x.ndim == 2 and str(x.dtype) in _JAX_FLOATS:
         return DeviceRows(x)
-    # only labels: with replicated features, each process would charge its own fit
+    # labels and groups only: of replicated features, each process would charge a fit
     if x.ndim < 2 and x.is_fully_replicated and x.addressable_shards:
         x = x.addressable_data(0)
     if not x.is_fully_addressable:
@@ -437,7 +437,7 @@ def declared(classes: Any) -> np.ndarray:
 def class_list(classes: Any) -> list[Any]:
     """Return the declared classes as a list.
 
-    Raises ValueError if the classes are not a list, are more than 2**20, or have a name
+    Raises ValueError if the classes have no length, are more than 2**20, or have a name
     that UTF-8 cannot encode. A single string is refused, because Python would split it
     into letters.
     """
@@ -462,10 +462,10 @@ def class_list(classes: Any) -> list[Any]:
 def row_numbers(x: Any) -> Any:
     """Return features as floats, converted independently of other rows' values.
 
-    The dtype of a list or column depends on all its numbers, so these are converted to
-    float64. An array of float16, float32 or float64 stays unchanged, and so does a
-    sparse matrix. Raises ValueError for a dtype that is not real and numeric, and for
-    objects that `_listed` refuses.
+    float16, float32 and float64 stay unchanged, and so does a sparse matrix. Other
+    numbers become float64: the dtype that numpy gives a list depends on all its
+    numbers. Raises ValueError for a dtype that is not real and numeric, and for objects
+    that `_listed` refuses.
     """
     if issparse(x):
         return x  # scikit-learn's check refuses it with a hint

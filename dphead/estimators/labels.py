@@ -1,7 +1,7 @@
 """Read labels and targets one by one.
 
-Each item is read independently of the others. No item stops a fit or causes a warning.
-The code of an item never runs.
+Each item is read independently of the others. The value of an item stops no fit, and
+causes no warning. The code of an item does not run.
 """
 
 from decimal import Decimal
@@ -225,6 +225,9 @@ def saved_facts(about: About, classes: np.ndarray) -> dict[str, Any]:
 
 
 def named_as_given(facts: dict[str, Any]) -> np.ndarray:
-    """Return the classes of a saved head or network, in the type that was declared."""
+    """Return a saved head's or network's classes as bool, int, float or str.
+
+    The type is the declared one, but classes of bytes become their text, "b'...'".
+    """
     kind = _KINDS.get(facts.get("class_kind", "U"), str)
     return np.array([kind(name) for name in facts["class_names"]])

@@ -1,7 +1,8 @@
 """Define the scikit-learn classifier for rows with any number of classes.
 
-Labels are read after the charge, one row at a time. Do not request a statistic here if
-its sensitivity assumes one class per row.
+Each label set is converted alone. An array of labels is checked by shape and dtype. If
+labels are lists, a string in them or unequal lengths stop the fit before the charge. Do
+not request a statistic here if its sensitivity assumes one class per row.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -59,9 +60,10 @@ class DPMultiLabelClassifier(DPHeadClassifier):
 
     Parameters
     ----------
-    method : {"auto", "dp-sgd", "dp-adam", "dp-fc", "dp-newton"}, default="auto"
-        Name of the method. "auto" takes the steps of `DPAutoClassifier` with the
-        sigmoid loss, without an expected accuracy.
+    method : str, default="auto"
+        "auto", "dp-sgd", "dp-adam", "dp-optax", "dp-fc" or "dp-newton". "auto" takes
+        the steps of `DPAutoClassifier` with the sigmoid loss, without an expected
+        accuracy.
     classes : sequence of shape (n_classes,), default=None
         Public names of the columns of y. None means the column names of a data frame if
         they are distinct strings, and 0, 1, ... otherwise. The columns of a data frame
@@ -74,7 +76,8 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     classes_ : ndarray of shape (n_classes,)
         Names of the columns of y, in their order.
     coef_ : ndarray of shape (n_classes, n_features)
-        Weights for rows after `head_.transform`.
+        Weights for rows after `head_.transform` and `head_.feature_clip`. If the rows
+        were projected (`axes_from`), one column for each axis.
     intercept_ : ndarray of shape (n_classes,)
         Intercepts of the scores.
 
@@ -202,9 +205,10 @@ def _of_sigmoids(solver: Solver) -> Solver:
 
 
 def indicators(y: Any) -> np.ndarray:
-    """Return y as numbers (n, n_classes), checked by shape and dtype only.
+    """Return y as numbers (n, n_classes).
 
-    Raises ValueError if y is not an indicator matrix.
+    An array is checked by shape and dtype only. Raises ValueError if y is not an
+    indicator matrix.
     """
     require_target(y)
     if issparse(y):
@@ -272,7 +276,7 @@ def _column_names(classes: Any, count: int, said: list[Any]) -> np.ndarray:
     """Return the public names of `count` columns, in order.
 
     `said` has the names of a data frame's columns, or is empty. Declared classes must
-    equal these names.
+    match these names (`_check_order`).
     """
     texts = all(isinstance(name, str) for name in said) and len(set(said)) == count
     if classes is None:
@@ -292,7 +296,8 @@ def _column_names(classes: Any, count: int, said: list[Any]) -> np.ndarray:
 def _check_order(said: list[Any], classes: list[Any]) -> None:
     """Raise ValueError if a data frame's columns are not the classes in order.
 
-    Columns with the names 0, 1, ... match any classes.
+    The names 0, 1, ... match any classes, and the classes 0, 1, ... any names, unless
+    one is a permutation of the other.
     """
     counted = list(range(len(classes)))
     is_named = said != counted and classes != counted

@@ -210,7 +210,7 @@ def smallest_scale(
     before, after = excess(low) - rough(low), excess(high) - rough(high)
 
     def near(log_scale: float) -> float:
-        # the error of `rough` is nearly linear, so the root has the bits of `cost`'s
+        # the error of `rough` is nearly linear, so this root is close to that of `cost`
         if log_scale in (low, high):
             return excess(log_scale)
         share = (log_scale - low) / (high - low)
@@ -284,8 +284,8 @@ def calibrate(
 
     Notes
     -----
-    Full batches have a closed form. Others use bracketing and Brent's method on log
-    epsilon against log s.
+    By "auto" or "exact", full batches have a closed form. Otherwise, a bracket and
+    Brent's method find the root, on log epsilon against log s.
     """
     epsilon, delta = python_value(epsilon), python_value(delta)
     check(delta, relation)

@@ -20,7 +20,7 @@ from dphead.solvers.settings import (
 
 _T = TypeVar("_T", "Batches", "RowPreparation")
 _NOT_SETTINGS = ("name", "centering")  # fields of a solver that are not settings
-# defaults of a method that replace those of its class; both come from trials
+# defaults of a method that replace those of its class; the rate comes from trials
 _OTHER_DEFAULTS: dict[str, dict[str, Any]] = {
     "dp-adam": {"optimizer": "adam", "learning_rate": 0.1}
 }

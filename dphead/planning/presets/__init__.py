@@ -1,17 +1,18 @@
 """Load the papers' settings: a file for each paper, a table for each preset.
 
-A preset has a `source` (paper and table), an `accountant`, the paper's `delta`, and a
-table of settings for each method. Other keys are optional:
+A preset has a `source` (paper and table) and an `accountant`. A preset for training
+also has the paper's `delta`, and a table of settings for each of its methods. Other
+keys are optional:
 
 - `left_to_the_user` names settings that the user must choose. The paper does not print
-  them, or lists several values in `columns` or `search`.
+  them, or has several values, which are in `columns` or `search`.
 - `columns` holds a list for each quantity that changes over the columns of the paper's
   table, such as epsilon, steps and noise_multiplier.
 - `search` holds the values that the paper searched.
 - `equal_noise` gives all releases one noise multiplier.
 - `needs` is the reason why no head can be trained with the preset.
 - `network` names the network, or one for each data set, for `dphead finetune`.
-- `base` names a preset to change.
+- `base` names the preset from which missing keys are taken.
 
 "?" marks a number that is unreadable in the text of the paper.
 """
