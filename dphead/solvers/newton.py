@@ -70,8 +70,9 @@ class Newton:
         """Return the centering releases, then two for each step: gradient, Hessians."""
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         gradient, hessians = self._statistics(facts)
-        # Both releases of a step use the same rows. The plan charges 2/σ² for both. No
-        # row is the worst case of both, so 1.286/σ² could suffice.
+        # Both releases of a step use the same rows. At equal noise σ, the plan charges
+        # 2/σ² for both. No row is the worst case of both, so 1.286/σ² could suffice
+        # (proofs/sensitivity.md).
         share = self.hessian_share / self.steps
         step = [
             PlannedRelease(

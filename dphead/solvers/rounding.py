@@ -21,13 +21,14 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
     Raises
     ------
     ValueError
-        If there is noise, and the constant rounds all rows to zero.
+        If the constant is out of range. If there is noise, and the constant rounds all
+        rows to zero.
 
     Notes
     -----
     A row and its constant share one grid. For 1,000 features, every entry of a row
-    rounds to zero if the constant is 500 times the row's norm (for 8 features: 3,000
-    times, for 10,000 features: 160 times). A smaller constant only reduces the
+    rounds to zero if the constant is about 490 times the row's norm (for 8 features:
+    2,900 times, for 10,000 features: 160 times). A smaller constant only reduces the
     precision of rows, and is accepted.
     """
     RowTransform(append=intercept)  # checks the range
@@ -46,7 +47,7 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
 def check_clip(
     facts: ProblemInfo, intercept: float, clip: float, norm: float | None
 ) -> None:
-    """Raise ValueError for a constant or a clip norm that rounds all rows to zero.
+    """Raise ValueError for a constant that hides rows, or a clip norm that rounds them.
 
     Parameters
     ----------
@@ -62,8 +63,8 @@ def check_clip(
     Raises
     ------
     ValueError
-        If there is noise, and the constant exceeds the clip norm or all rows would
-        round to zero.
+        If the constant is out of range. If there is noise, and the constant exceeds the
+        clip norm or all rows would round to zero.
 
     Notes
     -----
