@@ -1,6 +1,6 @@
 """Find the data set that the rows of a features file belong to.
 
-A row's values are used only to recognize an image that was extracted before.
+Rows and groups are used only to recognize images and people of earlier commands.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class ImageIndex:
     def digest(self, image: np.ndarray) -> int:
         """Return a digest of one decoded image.
 
-        The digest has 64 bits and reveals nothing without the key.
+        The digest has 64 bits. Without the key, it shows only which images are equal.
         """
         digest = hashlib.blake2b(
             repr(image.shape).encode(), digest_size=8, key=self._key()
@@ -217,7 +217,8 @@ class ImageIndex:
         """Return the id of the images' data set, and whether the images were known.
 
         The id is new if no data set holds the images. Two extractions that start at the
-        same time get one id. Raises ExtractError as `recognized` does.
+        same time get one id, if the file system has locks. Raises ExtractError as
+        `recognized` does.
         """
         with self.locked():
             known = recognized(self.overlaps(digests))

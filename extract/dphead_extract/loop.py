@@ -233,7 +233,8 @@ class Loop:
     """Compute the rows of features files, block by block.
 
     Each file has its own backbone. An image is decoded once for all files. `checked`
-    has the digests of `Survey.rows`, or none: a row of another image ends the loop.
+    has the digests of `Survey.rows`, or none. An image with a different digest ends the
+    loop.
 
     A job is one batch of the backbone with the largest batches. A batch never crosses a
     block, and several jobs run at the same time.

@@ -1,6 +1,6 @@
 """Read what people type: numbers, sizes, lists, and NAME=VALUE pairs.
 
-Each reader raises ValueError for other text.
+A reader raises ValueError for text that it cannot read.
 """
 
 import json

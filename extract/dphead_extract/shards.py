@@ -1,9 +1,9 @@
 """Extract one features file with several processes, and join their shards.
 
-A shard is a range of whole blocks, with the batches of a single process. The joined
-file therefore has the same bytes as the file of a single process. OUTPUT.shards.json
-has the random dataset_id and salt of all shards. The first shard writes this file. Like
-the features, the file is private.
+A shard is a range of whole blocks, with the batches of a single process. On a CPU, the
+joined file therefore has the same features, bit for bit, as the file of a single
+process. OUTPUT.shards.json has the dataset_id and salt of all shards. The first process
+writes this file. Like the features, the file is private.
 """
 
 from __future__ import annotations

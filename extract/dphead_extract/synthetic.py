@@ -7,7 +7,7 @@ A head with a small budget cannot learn to correct this.
 
 Dead leaves are discs that cover one another, with the edges and spectra of natural
 images (Lee, Mumford, Huang 2001; Baradad and others 2021). Filters are learned from
-both kinds of images. A fixed seed draws all images, so they are the same everywhere.
+both kinds of images. A fixed seed draws all images.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # backbones import this module
     from dphead_extract.backbones.base import Backbone
 
 N_SYNTHETIC = 400  # number of images; a choice, not measured
-SYNTHETIC_SEED = 0  # seed of the images, which are the same everywhere
+SYNTHETIC_SEED = 0  # seed of the images
 _GRAY, _CONTRAST = 128.0, 50.0  # mean and standard deviation of a color's levels
 # weights of luminance, red-blue and green-magenta in each color
 _RED = [1.0, 0.3, 0.1]

@@ -1,8 +1,10 @@
 """Define the interface of a family of backbones, and its registration.
 
 A family is one file of this folder: a subclass of `Family` under `@register`. The
-registry imports every file of this folder. `TRAITS` in `families.py` names each family
-with its options and settings, for checks and help texts.
+registry imports every file of this folder. `families.py` names each family with its
+options and settings (timm's in `TIMM`, the others in `TRAITS`), for checks and help
+texts.
+
 No parameter of a backbone may depend on the images that are extracted.
 """
 
@@ -40,8 +42,9 @@ FAMILIES: dict[str, Family] = {}
 class BackboneOptions:
     """Choose the backbone, its weights and the image transform.
 
-    A field that is None takes the model's own value. `settings` maps the names of the
-    family's settings to values; a setting that was not given has its default.
+    For mean, std, interpolation, crop, size and channels, None means the model's own
+    value. `settings` maps the names of the family's settings to values; a setting that
+    was not given has its default.
     `crop_mode` is timm's "center", "squash" or "border". `mirror` averages the features
     of an image and of its mirror image. This removes directions that tell left from
     right, and the noise on their weights. For `colors`, "opponent" means the colors of

@@ -1,6 +1,6 @@
 """Define features.h5, the contract between extraction (PyTorch) and training (JAX).
 
-The modules of this format may import only numpy and h5py.
+Of other packages, the modules of this format may import only numpy and h5py.
 
 One row is one image, and its position is its identity. All datasets hold private
 values. ``config`` and ``salt`` are private too, because their digests identify the

@@ -56,9 +56,9 @@ class Header:
     salt: str | None = None
 
     def identity(self) -> dict[str, Any]:
-        """Return the whole configuration, without the random id and salt.
+        """Return the whole configuration, without the data set's id and the salt.
 
-        The first run draws the id and the salt.
+        The first run draws them, unless they are given.
         """
         apart = ("config", "dataset_id", "salt")
         own = {k: v for k, v in vars(self).items() if k not in apart}
@@ -118,7 +118,7 @@ def group_ids(groups: Any, n_rows: int) -> GroupIds:
     Raises
     ------
     FormatError
-        For another number of groups. For booleans, dates, complex numbers and
+        If there is not one group for each row. For booleans, dates, complex numbers and
         longdouble (float64 would merge them). The check uses the dtype of the column,
         or of each item in a list.
     """

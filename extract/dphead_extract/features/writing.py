@@ -1,6 +1,6 @@
 """Write a features file block by block.
 
-A resumed extraction gives the same bytes.
+A file that was resumed has the same bytes as one that got the same blocks at once.
 
 From the start, every dataset has its final size and position in the file. Later writes
 change values in place without HDF5, because HDF5 crashes on a full disk. A block counts
@@ -105,8 +105,8 @@ class FeaturesWriter:
     def _resume(self) -> bool:
         """Resume the .part file. Return False if it is empty or damaged.
 
-        The file is damaged if the run was killed before the layout was on the disk. No
-        rows are then lost.
+        The caller then begins it again. For example, a run was killed before the layout
+        was on the disk.
         """
         try:
             with self.reading() as file:
@@ -385,7 +385,8 @@ def write_features(
     path : str or Path
         The file to write.
     features : (n, d) float
-        float16 stays float16. Every other dtype becomes float32.
+        Unless `dtype` is given, float16 stays float16, and every other dtype becomes
+        float32.
     labels : (n,) int, optional
         Class indices; -1 for none.
     class_names : sequence of str, optional

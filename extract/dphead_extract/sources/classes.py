@@ -1,7 +1,8 @@
 """Interpret declared classes, and each row's label, split and group.
 
-Every format uses `interpreted`. Classes, splits and groups may not be inferred from
-rows, because rows are private.
+Every format uses `interpreted`. Rows are private. Therefore only a declaration that
+their names are public allows classes to be taken from rows. A row's split and group may
+depend on that row only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Choose test images by a keyed hash of the name of each group or image.
 
 The key is fixed and public. Every extraction of the same images therefore gives the
-same split, and a row does not affect how another row is split. Arrays have no names:
-their rows are named by position, which `record` states.
+same split, and a row does not affect how another row is split. This does not hold for
+rows without a group in arrays and tables. They are named by position, as `record`
+states.
 """
 
 from __future__ import annotations

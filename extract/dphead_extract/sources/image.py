@@ -171,10 +171,10 @@ class Source(Roles):
         """Return the arrays whose digests identify a row's image in the index.
 
         `image` is the decoded row. The first form has the canonical pixels. They are
-        equal for all lossless copies of an image, for example as gray or as RGB with
-        equal channels, with 8 bits or more. Earlier versions of dphead stored digests
-        of the other forms. All forms ignore the declared range. Otherwise the same
-        images under another range would be a new data set with a new budget.
+        equal for the usual lossless copies of an image: as gray or as RGB with equal
+        channels, with 8 bits or more. Earlier versions of dphead stored digests of the
+        other forms. All forms ignore the declared range. Otherwise the same images
+        under another range would be a new data set with a new budget.
         """
         assert raw is not None  # a decoded image has bytes
         levels: np.ndarray | None = image

@@ -4,13 +4,15 @@
 
 - a folder of images by class, or by split and class (`train/cat/1.png`; see
   `dphead_extract.sources.listing`), sorted by path
-- a manifest: a CSV or Parquet file of paths, with labels, splits and groups
+- a manifest: a CSV, TSV or Parquet file of paths, with labels, splits and groups
 - a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one
   IDX images file
-- an .npz with arrays images, labels and optionally split, group
+- an .npz with an array images, and optionally labels, split and group
 - a Hugging Face dataset: Parquet files with the bytes of images
 
-Classes are never inferred from labels. They are declared, or labels are not stored.
+Class names are declared, or taken from the source if its names are declared public.
+Otherwise, labels are refused, ignored on request, or stored as whole numbers without
+class names.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def open_source(
         "train", "test" or "validation" keeps the rows of that split. None is like
         "all", but refuses a source with several splits.
     layout : str, optional
-        Meaning of the folders in the paths of images (`layout`).
+        Meaning of the folders in the paths of images (`listing.Layout`).
     columns : Columns, optional
         Columns of a table.
     pixels : PixelRange, optional
