@@ -1,9 +1,9 @@
 """Fit private heads on jax arrays, and use them under jit, vmap, grad and sharding.
 
 `fit` checks, charges and sums as `dphead.DPHeadClassifier` does. It returns a `Head`,
-which is a pytree. `scores`, `probabilities` and `predict` are pure functions.
-Noise and samples come from ChaCha20 with keys of the operating system, never from
-`jax.random`.
+which is a pytree. `scores`, `probabilities` and `predict` are pure functions. Noise and
+samples come from ChaCha20, never from `jax.random`. Without a seed, the keys are the
+operating system's.
 """
 
 from dphead.jax import accounting

@@ -33,7 +33,7 @@ def fit(
 ) -> Head:
     """Charge the ledger, then fit a private head.
 
-    Arguments are checked before the charge, without reading a row.
+    Arguments are checked before the charge.
 
     Parameters
     ----------

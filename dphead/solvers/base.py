@@ -139,7 +139,7 @@ Steps = Generator[Request, Released, LinearHead]
 class Solver(Protocol[_T_co]):
     """Define the protocol of a solver: a name, a plan, and a generator of requests.
 
-    `plan` lists every release before any data is read. `solve` yields one `Request` for
+    `plan` lists every release before the charge. `solve` yields one `Request` for
     each planned release, or for several (`together`), in the same order, and returns
     the head.
     """

@@ -55,7 +55,8 @@ class Centering:
         Fraction of the budget (μ²) spent on the mean used for centering and on the
         count of used rows. 0 means no centering.
     unit_norm : bool, default True
-        False keeps the norms of rows. A clip norm must then fit the features' scale.
+        False keeps the norms of rows, and does not center them. A clip norm must then
+        fit the features' scale.
     scale_share : float, default 0
         Fraction of the budget (μ²) spent on the mean squares of centered features.
         Features are divided by the fourth root of their noisy mean squares, and rows

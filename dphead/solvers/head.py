@@ -21,8 +21,8 @@ _BLOCK = 4096  # rows that are scored at a time; chosen, not measured
 class AccuracyEstimate:
     """Hold the expected accuracy on new data of the same kind, with a 90 % interval.
 
-    The estimate uses private releases only. `low` and `high` are the ends of the
-    interval.
+    The estimate is computed from released values only. `low` and `high` are the ends of
+    the interval.
     """
 
     accuracy: float

@@ -116,7 +116,7 @@ def _pieces(
 def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
     """Return (first slot, number of slots, number of rows with padding) of a block.
 
-    None unless the slots are consecutive and padding is at the end only.
+    Return None unless the slots are consecutive and padding is at the end only.
     """
     count = int((index >= 0).sum())
     if count == 0:

@@ -1,6 +1,6 @@
 """Sum blocks on a CPU, with compiled kernels or with numpy.
 
-The choice between the two depends on types only, never on the rows.
+No value of a row decides the choice between the two.
 """
 
 import numpy as np

@@ -2,7 +2,7 @@
 
 Every process runs the same solver on released values and sums its own part of the rows.
 Processes exchange the integer sums of their parts; process 0 sends the sample and the
-released value. Only process 0 holds the ledger, the sample and the noise, and calls
+released value. Only process 0 has the ledger, draws the sample and the noise, and calls
 `release`.
 
 jax neither encrypts nor authenticates messages (docs/many-hosts.md).
@@ -330,7 +330,7 @@ def follow(tasks: Sequence[SumTask], summer: Any, hosts: Hosts) -> Iterator[Rele
     Parameters
     ----------
     tasks : sequence of SumTask
-        The releases requested by this process's solver. Process 0 has the sample.
+        The releases requested by this process's solver. Process 0 sends their samples.
     summer : VerifiedSum
         This process's verified sum, with its `SumOfParts`.
     hosts : Hosts

@@ -1,11 +1,12 @@
 """Sum blocks with XLA on all devices of a host.
 
 Rows become integers on the host, by the same code as for other backends, and are sent
-as 16-bit numbers (moments: 32-bit). Devices do integer arithmetic, and multiply numbers
-by a row's constant with one rounding each (`predictions`). Other floating-point
-operations are not allowed, because a compiler could fuse them. An H200 gave the host's
-integers for every statistic. On an H100, a trial that also computed norms and factors
-on the device did not (benchmarks/results/gpu).
+as 16-bit numbers (moments: 32-bit). Devices add and multiply whole numbers, exactly
+even in float64, and multiply numbers by a row's constant with one rounding each
+(`predictions`). Other floating-point operations are not allowed, because a compiler
+could fuse them. An H200 gave the host's integers for every statistic. On an H100, a
+trial that also computed norms and factors on the device did not
+(benchmarks/results/gpu).
 
 Devices work while the host reads the next block. `add` waits for the sum of the
 previous block, so at most two blocks are in flight.

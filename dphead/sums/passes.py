@@ -1,8 +1,8 @@
 """Sum a statistic in one pass over the rows, each slot once, in integers.
 
 A pass returns a sum only after it has checked that each slot was used once. If the
-block sum `is_compared`, the pass also compares the sum of secret rows with the
-reference.
+block sum `is_compared`, the pass also compares the sum of a few random rows, the secret
+rows, with the reference.
 """
 
 import os
@@ -74,7 +74,8 @@ def checked_sum(
     block_sum : BlockSum
         Summation backend for one block.
     kept : KeptRows
-        Integer rows of earlier passes. Features are read only for other rows.
+        Integer rows of earlier passes. Features are read only for other rows, and for
+        the block of the secret rows.
 
     Returns
     -------
