@@ -69,9 +69,9 @@ def adapt(
 ) -> None:
     """Make the last linear layer trainable, and low-rank updates or biases of others.
 
-    `adapter` is "lora" for updates of rank `rank`, drawn with `seed`, or "bias".
-    `wanted` returns whether the adapter applies to the parameter with a given name. All
-    other parameters are frozen.
+    `adapter` is "lora" for updates of rank `rank` or less, drawn with `seed`, or
+    "bias". `wanted` returns whether the adapter applies to the parameter with a given
+    name. All other parameters are frozen.
 
     Raises ValueError if the model lacks a last linear layer, or anything to adapt, or
     if two layers share a weight that "lora" would adapt.

@@ -63,8 +63,8 @@ def load_checkpoint(out: Path, fit_id: str) -> TrainingState | None:
 def share_checkpoint(hosts: Hosts, out: Path) -> TrainingState | None:
     """Return process 0's last checkpoint, on every process; None if there is none.
 
-    All processes call it together. It does not compare fits, because process 0 has
-    loaded the checkpoint before, which does (`load_checkpoint`).
+    All processes call it together. It does not compare fits, because `load_checkpoint`
+    did on process 0.
     """
     path = out / CHECKPOINT
     own = path.read_bytes() if hosts.first and path.exists() else b""

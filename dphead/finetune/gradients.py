@@ -5,7 +5,7 @@ The sum is a statistic of `dphead.privacy`, computed by torch.
 This module is trusted: privacy/proofs/finetune.md proves that one row moves the sum by
 at most the clip norm. A row's gradient is float32 and depends on that row only. Norms
 and clip factors are float64. Each row's clipped gradient becomes integers, so sums over
-rows are exact. `dphead.privacy.release` alone samples, adds noise and charges.
+rows are exact. Only `dphead.privacy` charges, samples and adds noise.
 """
 
 import gc

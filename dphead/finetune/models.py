@@ -173,9 +173,10 @@ def _parts_of(module: nn.Module) -> set[int]:
 def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Give modules clones of their tensors for a block `with`, and restore them after.
 
-    So the block changes no attribute, layer or hook of a module, even if code writes to
-    weights in place, or an error ends it. torch.func leaves its tensors in a layer that
-    has two names, in an RNN's list of weights, and in the cache of
+    Tensors, attributes, layers, hooks and containers are then as before, even if code
+    writes to weights in place, or an error ends the block. Other objects that code
+    changes in place, such as numpy arrays, stay changed. torch.func leaves its tensors
+    in a layer that has two names, in an RNN's list of weights, and in the cache of
     `parametrize.cached`, which all threads share.
     """
     parametrize._cache.clear()
@@ -444,8 +445,8 @@ def refuse_mixing(model: nn.Module) -> None:
 def refuse_moving(model: nn.Module, x: Tensor, other: Tensor) -> Tensor:
     """Return scores (k, n_classes) of random rows, after a check that rows do not mix.
 
-    The check compares the output of the first row beside other rows. It finds layers
-    that `refuse_mixing` does not know.
+    The check compares the outputs of the first row in two batches with different other
+    rows. It finds layers that `refuse_mixing` does not know.
 
     Parameters
     ----------

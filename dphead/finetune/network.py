@@ -77,7 +77,8 @@ class StepParams(Params):
 class NetworkSpec:
     """Describe a network and its inputs by public values.
 
-    A row's statistic depends only on these values, the row, the weights and the step.
+    A row's statistic depends only on these values, the network, its loss, the row, the
+    weights and the step.
 
     Parameters
     ----------
@@ -301,9 +302,9 @@ class Network:
         return spec.inputs(spec.random(np.random.default_rng(seed), 3), 0, self.device)
 
     def _check_scores(self) -> None:
-        """Raise ValueError unless an image gets one score per class, of its own.
+        """Raise ValueError unless the model returns one score per class for an image.
 
-        Also if the model does not accept images of this shape.
+        Also if the model mixes images, or does not accept images of this shape.
         """
         spec, name = self.spec, self.spec.model.model
         try:
@@ -517,7 +518,7 @@ class TorchSums:
         )
 
     def norms(self, ask: SumTask, block: Block) -> np.ndarray:
-        """Return the gradients' norms (k,) before the clip; 0 without a finite one.
+        """Return the gradients' norms (k,) before the clip; 0 if they are not finite.
 
         For other statistics, return the norms of `CpuSums`.
         """

@@ -270,7 +270,10 @@ class PrivateTraining:
         return self
 
     def _prepare(self, options: RunOptions) -> Fit:
-        """Return the fit to charge. No value of a row affects it."""
+        """Return the fit to charge.
+
+        Values of rows affect only its private digest for a resume (`About.rows`).
+        """
         names = declared(self.classes)
         cap = self.group_cap
         require_both(self.groups, cap)
@@ -500,7 +503,7 @@ class PrivateTraining:
         """
         own, given = self._network.model, self.model
         shapes, found = ([(n, p.shape) for n, p in trained(m)] for m in (own, given))
-        # only the objects of the charge have a hook, and are in the optimizer
+        # only the parameters at the charge have a hook, and are in the optimizer
         replaced = any(self._trained.get(n) is not p for n, p in trained(given))
         if shapes != found or replaced:
             raise ValueError(

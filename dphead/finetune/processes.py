@@ -2,7 +2,7 @@
 
 `dphead.fit.processes` connects the processes, as for heads. Every process sums the
 gradients of its own images. De22 Algorithm 1 draws a share of the noise on each device.
-Here process 0 draws all noise, so the result equals the result of one process.
+Here process 0 draws all noise, as if there were one process.
 """
 
 import os

@@ -38,8 +38,8 @@ class ImageRows:
     Notes
     -----
     `n_features` is channels times pixels. With groups, it is `group_cap` times this
-    number plus one for the label. The size of a network's statistic does not depend on
-    it: it is the number of trained parameters.
+    number plus one for the label. The size of a network's statistic is the number of
+    trained parameters, whatever `n_features` is.
     """
 
     def __init__(

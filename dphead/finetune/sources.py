@@ -398,9 +398,9 @@ def _named(options: FinetuneOptions) -> str | None:
 def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | None:
     """Return (test rows, their origin) from --test or another split, or None.
 
-    Test rows are called training rows if they are images with the same path and split,
-    or maps of the same data set in the same split or in another file. Raises ValueError
-    if their shape, classes or features differ from those of the training rows.
+    `files.test_origin` names the origin. Images at a different path count as another
+    data set. Raises ValueError if shape, classes or features of the test rows differ
+    from those of the training rows.
     """
     if options.test is None and options.test_split is None:
         return None
