@@ -88,8 +88,8 @@ class _OnDevice(Generic[_T]):
 
     def solve(self, facts: ProblemInfo) -> Generator[Request, Released, _T]:
         """Pass on the solver's requests, and return its result."""
-        steps: Any = self.solver.solve(facts)  # None begins a generator
-        answer: Any = None
+        steps: Any = self.solver.solve(facts)
+        answer: Any = None  # the first `send` to a generator must be None
         while True:
             # set jax only while the solver computes, so that other code is unaffected
             with own_settings() as jnp:

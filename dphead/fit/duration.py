@@ -1,4 +1,4 @@
-"""Forecast the time of a fit from public sizes, and refuse fits that take hours.
+"""Forecast the time of a fit from public sizes, and limit sums of matrices per class.
 
 The forecast is the number of operations divided by measured rates. It omits reading
 from disk. It includes the time to verify sums only for sums of one matrix per class. It
@@ -72,10 +72,10 @@ def missing_kernels(seconds: float) -> str:
 def check_duration(
     releases: Sequence[PlannedRelease], facts: ProblemInfo, name: str
 ) -> float:
-    """Return the expected seconds of a fit, or refuse a fit that takes hours.
+    """Return the expected seconds of a fit, and limit sums of one matrix per class.
 
-    Call it before the charge. Only the sums of one matrix per class have a limit,
-    because other methods avoid these sums. Raises ValueError beyond _LIMIT_SECONDS.
+    Call it before the charge. Raises ValueError if these sums take more than
+    _LIMIT_SECONDS. Other sums have no limit. Other methods avoid matrices per class.
     """
     seconds = expected_seconds([r for r in releases if _by_class(r)], facts)
     if seconds > _LIMIT_SECONDS:
@@ -112,7 +112,7 @@ def _seconds(release: PlannedRelease, facts: ProblemInfo) -> float:
     row_rate = _NUMPY_ROW_ENTRIES if kernels.library is None else _ROW_ENTRIES
     adding = rows * (entries / rate + width / row_rate) / threads
     if _by_class(release):
-        # the rows around the secret rows are added twice, by one thread
+        # `sums.passes` adds the rows around its secret rows twice, by one thread
         twice = min(rows, CHECKED_PIECE_ROWS)
         adding += entries * (twice / rate + 1 / _COPIED_ENTRIES)
     solving = 0.0

@@ -1,6 +1,6 @@
-"""Match features files and images with a head, for prediction and measurement.
+"""Describe features files for fits, and match files and images with a head.
 
-Images are first turned into the head's features.
+To predict or to measure, images are first turned into the head's features.
 """
 
 import hashlib
@@ -126,8 +126,8 @@ class SourceFacts:
     class_names : list of str
         The public classes.
     dataset_id : str or None
-        The random id of the data set whose ledger counts the rows. None for arrays, and
-        for images without an id.
+        The id of the data set whose ledger counts the rows. None for arrays, and for
+        images without an id.
     feature_space : str
         Description of the features. A head only accepts rows of its feature space.
     classes_declared : str
@@ -422,7 +422,8 @@ def extract_like(
     labeled : bool
         Whether labels of the head's classes are read.
     weights : sequence of Path, optional
-        Local weights file of each backbone that has weights, in the head's order.
+        Local weights file of each backbone that has weights, in the head's order. By
+        default, weights of the hub, or local weights that this machine knows.
     progress : callable, optional
         Called with (images done, images in all, label).
     **reading
@@ -431,8 +432,8 @@ def extract_like(
     Raises
     ------
     ValueError
-        If the head does not record an extraction from images, if `weights` does not
-        have one file for each backbone with weights, or if the source cannot be
+        If the head does not record an extraction from images, if `weights` has some
+        files, but not one for each backbone with weights, or if the source cannot be
         extracted.
     """
     from dphead_extract.features.concatenation import concatenate

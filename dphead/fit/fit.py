@@ -184,8 +184,8 @@ class Fit(Generic[_T]):
         ------
         ValueError
             If the rows do not have the plan's sizes, if they have label sets that a
-            release does not support, if the fit takes hours, if jax traces it, or if
-            processes differ.
+            release does not support, if `check_duration` refuses the fit, if jax traces
+            it, or if processes differ.
         RuntimeError
             If a sum of hostile rows is wrong.
         """
@@ -349,8 +349,8 @@ def fit_rows(
 ) -> FitResult[_T]:
     """Fit rows in memory, charged to `ledger` or to a new ledger in memory.
 
-    Parameters and errors are as in `Fit` and `charge_ledger`. The default `summer` uses
-    this host's processor.
+    Parameters and errors are as in `Fit` and `charge_ledger`. The default `summer` is
+    that of `backend`.
     """
     about = About(
         source=source_of_arrays(plan.facts.n_features, []), name=plan.solver.name
@@ -400,9 +400,9 @@ def charge_ledger(
     ------
     LedgerError
         If the ledger or `charging` refuses the fit, for example because a different
-        ledger on the same images has a budget. If the fit has no guarantee and the
-        ledger has or may get other fits. No release is charged then, but LostAnswer
-        leaves this unknown.
+        ledger on the same images has a budget. If the fit has no guarantee, and
+        `not_private` does not allow it in this ledger. No release is charged then, but
+        LostAnswer leaves this unknown.
     """
     plan, seed = fit.announced, fit.noise.seed
     text = f"{fit.about.name} {fit.about.preset or ''}".strip()
@@ -425,7 +425,7 @@ def charge_ledger(
 
 
 def _check_own(ledger: Ledger, seed: int | None) -> None:
-    """Raise LedgerError unless the ledger is in memory and holds no fit with noise.
+    """Raise LedgerError unless the ledger is in memory and holds no private fit.
 
     A fit with a seed or without noise needs such a ledger: its epsilon is infinite, and
     no charge can be undone.

@@ -34,8 +34,8 @@ from dphead.sums.verified import VerifiedSum
 
 _EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)  # as in benchmarks/results; chosen
 _DRAWS = 3  # number of splits and noise draws; chosen
-# Of the public rows, one in _HELD_OUT_SHARE is held out to measure the accuracy, and at
-# most _MOST_HELD_OUT rows are; chosen.
+# One public row in _HELD_OUT_SHARE is held out to measure the accuracy, but at most
+# _MOST_HELD_OUT rows; chosen.
 _HELD_OUT_SHARE = 5
 _MOST_HELD_OUT = 10_000
 # Added to the seed of the splits. Many files were shuffled with a plain seed such as 0,
@@ -308,7 +308,7 @@ def forecast(
     Raises
     ------
     ValueError
-        If the private fit would be refused, or if there are too few rows.
+        If no plan can be made for the private fit, or if there are too few rows.
 
     Notes
     -----
@@ -374,7 +374,7 @@ def split_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split row indices at random into rows to train on and held-out rows.
 
-    No group has rows in both parts, so a few more rows can be held out than `forecast`
+    No group has rows in both parts, so more rows can be held out than `forecast`
     documents.
 
     Parameters
@@ -435,10 +435,7 @@ def _drawn(look_alike: LookAlike, question: Question, seed: int) -> _Draw:
 
 
 def _measured(plan: FitPlan, draw: _Draw, verified: VerifiedSum) -> float:
-    """Return the held-out accuracy of a head on public rows, with a private fit's plan.
-
-    `plan` is the plan of the private fit.
-    """
+    """Return the accuracy on held-out public rows, by the plan of a private fit."""
     small = on_fewer_rows(plan, draw.train.n_rows)
     noise = NoiseSource(draw.seed)
     head = fit_rows(small, draw.train, noise=noise, summer=verified).trained

@@ -1,7 +1,7 @@
 """Find a data set's ledger and other ledgers charged for the same images.
 
-By default, a data set has one ledger file, named by its random public id. The image
-index is private, so no count from it may reach a report.
+By default, a data set has one ledger file, named by its public id. The image index is
+private, so no count from it may reach a report.
 """
 
 import json
@@ -97,10 +97,10 @@ def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
 def counted_in(dataset_id: str) -> str:
     """Return the id of the ledger that counts a data set: its own, or a shared one.
 
-    `dphead ledger people` closes the ledgers of a data set, and notes in them which
-    other data set's ledger will count it. This note is followed only after that ledger
-    has all their fits. Until then, a closed ledger takes no fit, and its fits and
-    budget still count (`moved_to`).
+    To merge ledgers, `dphead ledger people` closes the ledgers of a data set, and notes
+    in them which other data set's ledger will count it. This note is followed only
+    after that ledger has all their fits. Until then, a closed ledger takes no fit, and
+    its fits and budget still count (`moved_to`).
     """
     if not has_home() or (into := _noted_in(dataset_id, MERGED)) is None:
         return dataset_id
@@ -424,9 +424,10 @@ class Elsewhere:
     dataset_id : str
         The ledger's data set.
     fits : int or None
-        Number of fits. None if the ledger is missing or unreadable.
+        Number of fits. None if the ledger is missing, replaced or unreadable.
     budget : dict or None
-        As `Ledger.budget`, or epsilon and delta as noted if the ledger is missing.
+        As `Ledger.budget`. If the ledger is missing, replaced or unreadable, epsilon
+        and delta can be those that were noted.
     overlap : Overlap or None
         Images shared with a different data set, if they led to this ledger.
     shares : bool
@@ -689,12 +690,13 @@ def charging(
     rows: RowGroups | None = None,
     people: Mapping[str, Any] | None = None,
 ) -> Iterator[None]:
-    """Hold the locks of the home and the team, check a charge, and note its ledger.
+    """Check a charge, note its ledger, and hold the locks of the home and the team.
 
     A ledger that is not the one noted at its path is refused. The ledger is noted
-    before the charge, for its data set if it has one. `fix_budget` takes the same lock,
-    so no budget can be set elsewhere between check and charge. No id system can be
-    declared in between either.
+    before the charge, for its data set if it has one. `fix_budget` takes the same
+    locks, so it sets no budget of the data set between check and charge. With `rows`,
+    a lock stops declarations of id systems too. A ledger without a data set takes no
+    locks.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def _solved(
     answer: Any = None
     while True:
         try:
-            ask = steps.send(answer)  # None begins a generator
+            ask = steps.send(answer)  # the first value must be None
         except StopIteration as stop:
             if done < len(labels):
                 raise RuntimeError(

@@ -1,4 +1,7 @@
-"""Divide a fit's memory bound before any charge, from public sizes only.
+"""Divide a fit's memory bound before any charge, by the sizes of the fit.
+
+One size can be private: the number of rows under add/remove. An error that states a
+need of memory then rounds it up (`share`).
 
 Two modules state their own needs: `data.features.streaming_bytes` and
 `solvers.base.solving_bytes`. This module adds them to those of the sums, and divides

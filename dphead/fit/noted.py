@@ -1,4 +1,4 @@
-"""Note the ledgers of a home in other places, and refuse one that was replaced.
+"""Note where a home's ledgers are, and refuse a ledger that was replaced.
 
 A note has a ledger's random identity and budget (proofs/ledger.md, "Noted ledgers").
 """
@@ -148,7 +148,7 @@ def _notes_at(names: set[str], dataset_id: str | None) -> dict[str, _Note]:
 
 
 def noted_budget(place: str) -> dict[str, float] | None:
-    """Return the smallest budget that was noted with a ledger, or None."""
+    """Return the noted budget of a ledger with the smallest epsilon, or None."""
     names = _names(place)
     notes = [_notes_at(names, name).values() for name in data_sets_of_home()]
     kept = [note.budget for note in chain(*notes) if note.budget]

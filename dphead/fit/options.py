@@ -47,8 +47,8 @@ DELTA = _guarantee_option(
     resumed=True,
 )
 RELATION = _guarantee_option(
-    "Neighboring relation. Neighboring data sets differ in one image, which is zeroed "
-    "out, added or removed, or replaced.",
+    "Neighboring relation. Neighboring data sets differ in one image (or group), which "
+    "is zeroed out, added or removed, or replaced.",
     choices=RELATIONS,
     resumed=True,
 )

@@ -203,7 +203,7 @@ def record_joined(path: Path) -> None:
 def _check_merge(
     sources: list[Ledger], target: Ledger, people: People, not_private: bool
 ) -> None:
-    """Raise LedgerError if ledgers cannot be merged, before anything is written."""
+    """Raise LedgerError if ledgers cannot be merged."""
     check_merge(sources, target)
     for source in sources:
         declared = json.loads(source.meta(PEOPLE) or "null")

@@ -1,4 +1,4 @@
-"""Start and connect the processes of one fit, and end them if one is lost."""
+"""Connect and compare the processes of one fit, and end them if one is lost."""
 
 import errno
 import json
@@ -16,7 +16,8 @@ from dphead_extract.declared import settings_of
 from dphead.fit.options import Place, RunOptions
 from dphead.sums.hosts import Hosts, LostProcess
 
-# digests, and the number of rows, which is private under add_remove
+# values that `agree` does not print: digests, and the number of rows, which is private
+# under add_remove
 _NOT_SHOWN = {
     *("n_rows", "features", "labels", "config", "settings", "weights"),
     "ledger",

@@ -13,8 +13,8 @@ def commit(root: Path = _ROOT) -> str | None:
     """Return the commit of dphead, or None if it is unknown.
 
     A git checkout gives its own commit, with "-dirty" if files were changed. An
-    installed package has the commit that was recorded when it was built. Later changes
-    of files do not matter to a process, which keeps the code that it loaded.
+    installed package has the commit that was recorded when it was built. The first
+    result is kept until the process ends.
     """
     if not (root / ".git").exists():
         recorded = root / "dphead" / "commit.txt"

@@ -20,7 +20,7 @@ from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.on_axes import OnAxes, number_of_axes
 from dphead.sums.hosts import Hosts, all_or_none
 
-_NUMBERS = 2**25  # public numbers that are read: 256 MB in float64; chosen
+_NUMBERS = 2**25  # most public values that are read: 256 MB in float64; chosen
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def plan_fits(
 ) -> tuple[dict[str, Any], Tried, dict[float, FitPlan[LinearHead]]]:
     """Return whether the budget of a data set admits several fits, in their order.
 
-    Nothing is charged, and no row is used.
+    Nothing is charged.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """Check, charge, record and resume runs of heads and networks.
 
-dphead/privacy/proofs/ledger.md covers crashes. This module reads no rows. What it
-writes about private rows is released values and, in the fit.json of an unfinished run,
-a keyed digest of the rows.
+dphead/privacy/proofs/ledger.md covers crashes. This module reads no rows. It writes
+released values, public values and, in the fit.json of an unfinished run, a keyed digest
+of the rows. Private images decide only which other ledgers a report lists
+(`Elsewhere.fact`), and whether the index has all of them.
 """
 
 import hashlib
@@ -138,7 +139,7 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
     """
     _check_new(out)
     for path in (*out.glob("*"), *out.glob("releases/*")):
-        # a rename replaces a file or a link, and no folder
+        # a rename replaces a file or a link, but not a folder
         if path.suffix in _ENDINGS and path.is_dir() and not path.is_symlink():
             raise ValueError(
                 f"{path} is a folder in the place of a file of the run. Rename it, or "
@@ -287,7 +288,7 @@ def charge(fit: Fit[Any], options: RunOptions) -> Charge:
 
     The fit's id is written to the folder first, then to the ledger. A run that ends
     between the two is charged when it resumes. A run that ends later is not charged
-    again. A fit without privacy writes no id, and cannot be resumed.
+    again. A fit without noise writes no id, and cannot be resumed.
 
     Returns
     -------
