@@ -17,4 +17,4 @@ print(f"spent {ledger.spent(1e-5).epsilon:.3f} of 2")
 try:
     DPAutoClassifier(epsilon=1.5, **given).fit(X, y)
 except LedgerError as refusal:
-    print(refusal)  # nothing was read or charged
+    print(refusal)  # nothing was charged
