@@ -36,15 +36,14 @@ class Loss(ABC):
     name : str
         Name that solvers, options and files use.
     takes_sets : bool
-        Whether the loss predicts each class on its own, so that a row may have several
-        labels.
+        Whether a row may have several labels. The loss must then predict each class on
+        its own.
     monotone_step : float
-        Largest step length of DP-FC at which the loss decreases at every step, without
-        noise and clipping. The Hessian is at most the Gram matrix divided by this
-        length.
+        A step length of DP-FC at which no step increases the loss, without noise and
+        clipping. The Hessian is at most the Gram matrix divided by this length.
     link : {"softmax", "sigmoid"}
-        How scores become probabilities that add to 1, here and in exports. "sigmoid"
-        fits losses that predict each class on its own, and "softmax" all other losses.
+        How scores become probabilities that add to 1, here and in exports: "sigmoid"
+        for losses with `takes_sets`, "softmax" for all other losses.
     calibrated : bool
         Whether p are the link's own values: the softmax of the scores, or each score's
         sigmoid. With other losses, only the order of the probabilities is right.

@@ -140,8 +140,7 @@ class Statistic:
 
         Guarantee
         ---------
-        The value bounds the squared distance under each of the three neighboring
-        relations (proofs/sensitivity.md).
+        The value bounds the squared distance under `relation` (proofs/sensitivity.md).
         """
         # One row's contribution, or the difference of two (proofs/sensitivity.md).
         return self.row_sq * (self.replace_factor if relation == "replace_one" else 1)
@@ -162,7 +161,7 @@ class Statistic:
         self, transform: RowTransform, x: np.ndarray, clip_norm: float
     ) -> IntegerRows:
         """Return rows x (k, n_features) float32 as integers on their grid."""
-        # Other statistics need a row's direction; their factors clip it later.
+        # Gradients and scores need a row's direction. `factors` clips gradients.
         if self.clips == "features":
             return clipped_rows(transform, x, clip_norm)
         return direction_rows(transform, x)
@@ -219,7 +218,7 @@ class Chunk:
 
 def counting(statistic: Statistic, rows: IntegerRows, y: Array, used: Array) -> Array:
     """Return (k,) bool: True for used slots with a finite row and a valid label."""
-    # scale is 0 for a row that is not finite.
+    # scale is 0 for a row that is not finite, or is too long to square.
     return used & (rows.scale > 0) & labeled(statistic, y)
 
 

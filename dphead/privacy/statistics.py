@@ -102,7 +102,7 @@ class Gradient(Statistic):
         """
         if self.clip == "rows":
             return clip_norm / RADIUS**2
-        # x is clipped to rho, and the loss bounds r: l q^T is on the product grid.
+        # With its constant, x has a norm of at most rho. The loss bounds r.
         return clipped_step(clip_norm, append) * self.longest_residual() / RADIUS
 
     def no_clip(self, largest_norm: float, params: Params) -> float:
@@ -118,7 +118,7 @@ class Gradient(Statistic):
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, and their residuals times min(1, C / (||r|| ||x||)).
 
-        For clipped features, residuals are scaled by the loss's own bound instead.
+        For clipped features, residuals are divided by the loss's bound instead.
         """
         z, rate = chunk.scores(xp)
         # r = p - y, in parts of PROBABILITY_SCALE: the gradient is r x^T.
@@ -148,7 +148,7 @@ class Gram(Statistic):
     """Sum x xᵀ (the Gram matrix), rows clipped to R [FC23 Algorithms 3 and 4]."""
 
     kind = "gram"
-    row_sq = RADIUS**4  # rho²
+    row_sq = RADIUS**4  # (rho²)², in units of the sum
     replace_factor = 2  # <x xᵀ, z zᵀ> is never negative
     max_entry = RADIUS**2
     takes_sets = True  # the sum uses no label
@@ -309,8 +309,9 @@ class ClassCorrectCounts(CorrectCounts):
 
 @dataclass(frozen=True)
 class RowCounts(ClassCounts):
-    """Count the finite rows with a valid label, shape (1, 1).
+    """Count the used rows, shape (1, 1).
 
+    A row is used if it is finite, has a valid label and is within the cap of its group.
     Under replace-one, the number changes by at most 1.
     """
 
@@ -345,7 +346,7 @@ class ChannelMoment(Statistic):
     power: Literal[1, 2] = 1
     n_channels: int = 0
     clips = "rows"
-    row_sq = MOMENT_RADIUS**2  # C²
+    row_sq = MOMENT_RADIUS**2  # C², in units of the sum
     max_entry = MOMENT_RADIUS
     takes_sets = True  # the sum uses no label
 

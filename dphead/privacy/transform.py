@@ -1,13 +1,14 @@
 """Turn rows into integers, one by one: transform, norm, clip and an exact check.
 
-All sums of a head are integer sums. From the transform to the sum, floating-point
-numbers occur only here and in five places of `loss`, `predictions`, `statistic_base`
-and `statistics`: moments, a score's unit, predictions, a Hessian's weights and the
-factors of residuals.
+All sums of a head are integer sums. From the transform to the sum, numbers that are not
+whole occur only here and in five places of `loss`, `predictions`, `statistic_base` and
+`statistics`: moments, a score's unit, predictions, a Hessian's weights and the factors
+of residuals.
 
-Each operation on a row is one IEEE operation on one number, or a sum of integers, which
-is the same in any order. A row's integers are therefore a function of that row and of
-public numbers, not of its position or of other rows (proofs/exactness.md has the list).
+Each operation on a row is one IEEE operation on one number, or a maximum or a sum of
+whole numbers, which is the same in any order. A row's integers are therefore a function
+of that row and of public numbers, not of its position or of other rows
+(proofs/exactness.md has the list).
 
 The arithmetic does not prove that the integers are within the clip norm. An integer
 check proves the bound.
@@ -22,7 +23,9 @@ from typing import Any
 import numpy as np
 
 # Proved in proofs/exactness.md, "Bit counts".
-RADIUS = 4095  # longest integer row or residual: 128 products of entries fit in int32
+# Largest norm of an integer row or residual, except of channel moments: the sum of 128
+# products of entries fits in int32.
+RADIUS = 4095
 FINE_BITS = 20  # bits of a row's largest entry before the clip
 # Rows with all entries below this become zeros, so that `fine` divides by a power of
 # two that does not underflow.
@@ -35,8 +38,8 @@ class RowTransform:
     """Map each row on its own, before the clip.
 
     The order is: divide by the norm (`unit_norm`), subtract `center`, multiply by
-    `scale`, divide by the norm again (if `unit_norm` and `center` are set). After the
-    clip, append the constant `append`.
+    `scale`, divide by the norm again (if `unit_norm` and `center` are set), append the
+    constant `append`. If features are clipped, the constant is appended after the clip.
 
     Parameters
     ----------
@@ -156,7 +159,8 @@ class IntegerRows:
     q : ndarray of shape (k, width)
         Whole numbers.
     scale : ndarray of float64, shape (k,)
-        Real value of one unit of q; 0, like q, for a row that is not finite.
+        Real value of one unit of q; 1 for channel moments, which do not use it. 0, like
+        q, for a row that is not finite or is too long to square.
     """
 
     q: np.ndarray
@@ -218,7 +222,7 @@ def _unit(rows: FineRows) -> FineRows:
 
 
 def direction_rows(transform: RowTransform, x: np.ndarray) -> IntegerRows:
-    """Scale each row, with its constant, to a length near RADIUS (clipped gradients).
+    """Scale each row, with its constant, to a length near RADIUS.
 
     Parameters
     ----------
