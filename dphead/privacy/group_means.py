@@ -145,7 +145,7 @@ def group_means(
     position = count - count[np.searchsorted(ids, ids)]
     by_group = np.argsort(groups, kind="stable")
     first = np.searchsorted(groups[by_group], ids)
-    # a group has at least as many slots as classes
+    # each class of a group has a row, so the group has a slot for each of its means
     slot = np.full(len(groups), -1)
     slot[labeled] = np.where(position < cap, by_group[first + position], -1)
     alone = np.flatnonzero((groups == NO_GROUP) & (y >= 0))

@@ -1,9 +1,8 @@
 """Draw rounded Gaussian noise from a cryptographic generator, keyed for each release.
 
-Each release gets fresh, independent draws, and no other release may use them. Without a
-seed, every generator is ChaCha20 (package `randomgen`) with a key of 256 bits from the
-operating system. So releases, processes and forks share no state, and no state can
-repeat or be guessed.
+Each release gets its own generators, and no other release may use them. Every generator
+is ChaCha20 (package `randomgen`). Without a seed, its key is 256 bits from the
+operating system, so releases, processes and forks share no state.
 """
 
 import hashlib
@@ -75,8 +74,8 @@ class NoiseSource:
         Guarantee
         ---------
         Seeded draws depend only on (seed, sequence, purpose). A resumed seeded run
-        therefore repeats its draws, and no two releases of a fit share a draw. Unseeded
-        draws never repeat.
+        therefore repeats its draws, and each release of a fit has another key. Without
+        a seed, each call has a fresh key.
         """
         if self.seed is None:
             # A fresh key for each call: if two releases shared a stream, their

@@ -3,8 +3,8 @@
 A draw is round(sd·Z) with Z = Φ⁻¹(U). U is an infinite binary expansion; 64 bits of it
 are drawn first. The float64 value of sd·Z is rounded if its distance from each
 rounding boundary exceeds a proven bound. That bound covers the bits not yet drawn and
-the rounding of Φ⁻¹ and of the product. Otherwise more bits are drawn and compared with
-Φ at the boundary in integer arithmetic, until the side is certain.
+the rounding of Φ⁻¹ and of the product. Otherwise the bits are compared with Φ at the
+boundary in integer arithmetic, and more bits are drawn until the side is certain.
 
 The distribution is therefore exact, and no tail is cut (proofs/noise.md).
 
@@ -24,7 +24,7 @@ from scipy.special import ndtri
 
 # All but the last are chosen, not measured; the proof assumes these values.
 SMALLEST_SD = 2.0**-4  # below, comparisons at far boundaries take long
-LARGEST_SD = 2.0**44  # above, every draw needs more than 64 bits
+LARGEST_SD = 2.0**44  # at this value, one draw in 4 needs integer arithmetic
 _BLOCK_DRAWS = 8192  # draws per block, whose temporaries fit in cache
 # One draw in 2^17 has a tail below 2^46, with too few digits for `quantile`.
 _FIRST_BINADE = 46

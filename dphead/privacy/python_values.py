@@ -17,7 +17,7 @@ _LONG: Any = np.longdouble  # type checkers resolve it to different types
 
 
 def python_value(value: Any) -> Any:
-    """Return a declared value in Python's own types, never larger than declared.
+    """Return a declared value in Python's own types, never farther from zero.
 
     Parameters
     ----------

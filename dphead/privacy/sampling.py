@@ -114,8 +114,9 @@ class Allocation:
         Guarantee
         ---------
         Rows are assigned to steps at step 0 only. A later step gets its rows if this
-        process released all steps in between, and no rows otherwise. So an epoch uses a
-        row at most once, even if another process continues it.
+        process released all earlier steps of the epoch, and no rows otherwise. So the
+        released steps of an epoch use a row at most once, even if another process
+        continues the epoch.
         """
         if step == 0:
             self._steps = random_steps(n_rows, steps, generator)

@@ -90,7 +90,8 @@ def compose_epsilon(
     # Both are upper bounds. At low noise an epoch's grid is too coarse.
     if any(e.epoch_steps > 1 for e in events):
         return min(found, compose_epsilon(in_one_step(events), delta, relation, "auto"))
-    # RDP has no bound for replace-one and for units of several rows (`rdp_curve`).
+    # For Poisson batches, RDP has no bound under replace-one or for units of several
+    # rows (`rdp_curve`).
     units = max((e.rows_per_unit for e in events), default=1)
     if accountant == "pld" or relation == "replace_one" or units > 1:
         return found
