@@ -1,9 +1,9 @@
 """Write files atomically and durably, and lock them.
 
 dphead chooses the names of most files that it writes, such as RUN/report.json. Whoever
-may write to the same folder could put a link to another file under such a name. So this
-module never opens a file for writing through a link, a pipe or a device (`open_own`).
-Only a path that the user typed may be one of these.
+may write to the same folder could put a link to another file under such a name. So
+under a name that dphead chose, this module never writes through a link, a pipe or a
+device (`open_own`). A path that the user typed may be one of these.
 """
 
 import fcntl
@@ -249,8 +249,9 @@ def dangling_link(path: Path) -> Path | None:
 def names_before_links(path: str | Path) -> tuple[str, ...]:
     """Return the absolute names of a path, one before each link that it follows.
 
-    The last name, which has no links, is `os.path.realpath` and is not included. If
-    the volume of a link is not mounted, its path leads to one of the included names.
+    The last name, which has no links, is `os.path.realpath` and is not included. If a
+    link of the path is on a volume that is not mounted, the path leads to one of the
+    included names.
     """
     done, left = Path("/"), [*reversed(Path(path).absolute().parts[1:])]
     names = list[str]()

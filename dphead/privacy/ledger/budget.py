@@ -186,7 +186,7 @@ def in_words(
 def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
     """Raise LedgerError unless allocated releases form whole epochs of equal releases.
 
-    A part of an epoch spends as much as the whole epoch.
+    A part of an epoch is charged like the whole epoch.
     """
     # Equal releases in a row: `Charge.step_of` counts their epochs in the same way.
     # Neighbors only: a different release between two epochs begins a new one.

@@ -51,7 +51,7 @@ class Charge(Generic[_Book]):
         The fit.
     store : Path or None
         Folder where committed values are kept for a resume. A lock on it is held until
-        the process ends.
+        the process ends, or until `leave`.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Charge(Generic[_Book]):
     def _noted_returned(self, file: Path) -> int:
         """Return how many releases a file notes as returned for this fit."""
         number, *fit = file.read_text().split() if file.exists() else ["0"]
-        # another fit's file may be left there; a file of an earlier version has no id
+        # the file may be of another fit; a file of an earlier version has no fit id
         return int(number) if fit in ([], [self.fit_id]) else 0
 
     def leave(self) -> None:
@@ -123,10 +123,10 @@ class Charge(Generic[_Book]):
 
         Guarantee
         ---------
-        LedgerError is raised before any row is read. A release that was in flight at a
-        crash was never observed: it is drawn again, and logged as "redrawn". A release
-        that was returned is never redrawn, unless ledger and `store` were both restored
-        from copies that lack it.
+        LedgerError is raised before any row is read. A release that was begun and not
+        committed before a crash was never observed: it is drawn again, and logged as
+        "redrawn". A release that was returned is never redrawn, unless ledger and
+        `store` were both restored from copies that lack it.
         """
         # Releases come in the order of the plan, one after another.
         sequence = self._next

@@ -137,7 +137,7 @@ class Ledger(LedgerFile):
         wanted = {"epsilon": epsilon, "delta": delta, "order": order}
         with self.transaction(kept=lambda: self.budget() == wanted):
             record = seals.check_undamaged(self)
-            # A budget chosen after a release would be chosen by what was released.
+            # A budget that is chosen after a release could depend on its value.
             kept = _budget_in(record.facts)
             if kept is None and record.plans:
                 raise LedgerError(
@@ -495,7 +495,7 @@ class Ledger(LedgerFile):
         target, delta = budget["epsilon"], budget["delta"]
         number = len(record.plans) + 1
         total = spent([*old, *new], number, delta, relation, budget).epsilon
-        # A spent budget admits no further fit, even if its epsilon rounds to zero.
+        # A spent budget admits no further fit, even one whose epsilon rounds to zero.
         before = 0.0
         if old and total >= target:
             before = spent(old, number - 1, delta, relation, budget).epsilon

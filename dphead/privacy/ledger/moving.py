@@ -40,9 +40,10 @@ def move(source: Ledger, target: Ledger) -> None:
 
     Guarantee
     ---------
-    At no time do two ledgers take charges: the target takes none, durably, until it has
-    all rows, and the source is closed before. A fit that runs meanwhile is refused at
-    its next release, and continues in the target. Budget, digests and the order of
+    If the source has a charge or a budget, at most one of the two ledgers takes charges
+    from the start of the move on: the target takes none, durably, until it has all
+    rows, and the source is closed before. A fit that runs meanwhile is refused at its
+    next release, and can be resumed with the target. Budget, digests and the order of
     charges stay the same.
     """
     check_move(source, target)

@@ -105,8 +105,8 @@ def damage_of(file: LedgerFile) -> list[str]:
 
     The function checks four things:
 
-    - The file is as SQLite wrote it. An index without its table's rows would hide a
-      budget.
+    - A ledger's file is as SQLite wrote it. An index without its table's rows would
+      hide a budget. Tables on a server are not checked in this way.
     - Charges and fixed values match the chain of digests.
     - The budget was fixed before the first fit.
     - Releases were begun and committed in their order.

@@ -1,9 +1,9 @@
 """Keep the ledgers of a team's data sets on one PostgreSQL server.
 
-The tables are the same as in a file, with one more column, the data set. Clients see
-the tables through views that show the rows of one data set. The SQL statements are
-therefore the same for a file and a server. Messages never name the server or its users.
-They do not quote the driver's messages, because these contain such names.
+A ledger's tables are the same as in a file, with a further column for the data set.
+Clients see these tables through views that show the rows of one data set. So a ledger
+runs the same SQL statements in a file and on a server. Messages never name the server
+or its users. They do not quote the driver's messages, because these contain such names.
 """
 
 import os

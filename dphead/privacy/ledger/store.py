@@ -185,7 +185,8 @@ class LedgerFile:
             path = os.path.expanduser(path)
             self.path = os.path.realpath(path)
             self.links = names_before_links(path)
-            # A new file there would not count the fits of the ledger that is away.
+            # A new file at the link's target would not count the fits of the ledger
+            # that is missing.
             if (link := dangling_link(Path(path))) is not None:
                 raise LedgerError(
                     f"The ledger {path} cannot be found, because the link {link} leads "
@@ -228,9 +229,9 @@ class LedgerFile:
             raise self._unsound(error) from error
 
     def _check_beside(self) -> None:
-        """Raise LedgerError if a name beside the ledger leads to another file.
+        """Raise LedgerError if a file of SQLite next to the ledger leads elsewhere.
 
-        SQLite opens these names itself, and writes through a link.
+        SQLite opens its journals itself (`_BESIDE`), and writes through a link.
         """
         for ending in _BESIDE if self.path != IN_MEMORY else ():
             with suppress(FileNotFoundError):
@@ -320,8 +321,8 @@ class LedgerFile:
     def check_open(self, but: str | None = None) -> None:
         """Raise LedgerError if the ledger takes no charges.
 
-        It was moved or merged (MOVED), or a ledger moves to it and its charges are not
-        here yet (AWAITS). `but` names the one of these states that is accepted.
+        Such a ledger was moved or merged (MOVED), or waits for the charges of a ledger
+        that moves to it (AWAITS). `but` names the one of these states that is accepted.
         """
         found = dict(map(tuple, self.query(_CLOSING)))
         if MOVED in found and but != MOVED:
@@ -567,7 +568,7 @@ def _kind_of(error: Exception) -> int:
 def _check_whole(path: Path) -> None:
     """Raise LedgerError for a file shorter than SQLite's header.
 
-    SQLite would take it for an empty ledger.
+    SQLite would take an empty file for a ledger without fits.
     """
     size = path.stat().st_size
     if path.is_file() and size < _HEADER:
