@@ -1,7 +1,7 @@
 """Bound epsilon and mu from below by the error counts of an audit.
 
-Each bound comes with the expected bound of a perfect attack. Thresholds are fixed
-before the scores, so every bound holds with its stated confidence.
+Each bound comes with the bound of a perfect attack, at its expected number of mistakes.
+Thresholds are fixed before the scores, so each bound holds with its stated confidence.
 
 References: Clopper, Pearson 1934; Hoeffding 1956; Dong, Roth, Su 2022.
 """
@@ -124,9 +124,10 @@ class Claim:
         return tradeoff(self.events, rates, self.relation)
 
     def best(self, fits: float, error: float) -> tuple[float, float]:
-        """Return the threshold on scores with the largest expected `epsilon_bound`.
+        """Return the threshold on scores with the largest `epsilon_bound`.
 
-        The second value is that expected bound, from the claim's trade-off curve.
+        The second value is that bound. Both are for an attack on the claim's trade-off
+        curve that makes the expected numbers of mistakes.
         """
         misses = self.misses(_CURVE_RATES)
         bounds = epsilon_bound(

@@ -2,7 +2,8 @@
 
 The auditor knows every row and therefore the noise of each release. Correct noise has
 independent normal entries with the planned deviation, and each step has a new sample.
-Every p-value is then exact or too large. `judge` corrects for the number of tests.
+A p-value is then exact up to small errors, or too large. `judge` corrects for the
+number of tests.
 """
 
 import math

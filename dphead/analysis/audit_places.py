@@ -1,6 +1,7 @@
 """Audit how a row moves sums in each slot, and that invalid rows move none.
 
-These checks compare sums before noise. They are exact and need no fits.
+The checks are exact. They compare sums before noise, and count released numbers that
+are not whole units.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

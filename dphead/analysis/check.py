@@ -2,7 +2,7 @@
 
 Each check reads only the run's records (`dphead.analysis.records`), never a private
 row. Problems without a record go undetected: a backbone tuned on the same rows, several
-rows of one person, a deleted ledger.
+rows of one person without groups, fits in a deleted ledger.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Compute the epsilon of releases by the accountants of papers.
 
-These accountants are for comparison only, never for charges.
+The results are for comparison only. The ledger computes charges by itself.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Write and read a run's JSON and tensor files with digests.
 
-Modified files are refused. No file is a pickle.
+Files that do not match their digests are refused. No file is a pickle.
 """
 
 import hashlib

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# TAN23, section 3.2: the approximation fails below it ("privacy wall")
+# TAN23, section 3.2: the approximation can fail below it ("privacy wall")
 MIN_SIGMA = 2.0
 
 
@@ -24,7 +24,7 @@ class _Tan(NamedTuple):
     epsilon : float
         epsilon_TAN, an approximation.
     reason : str
-        Why the approximation does not hold, or "".
+        Why the approximation may not hold, or "".
     """
 
     eta: float
@@ -80,8 +80,8 @@ def total_amount_of_noise(
     reason = ""
     if noise_multiplier < MIN_SIGMA:
         reason = (
-            f"sigma = {noise_multiplier:g} is below {MIN_SIGMA:g}: the true epsilon is "
-            "far larger"
+            f"sigma = {noise_multiplier:g} is below {MIN_SIGMA:g}: the true epsilon "
+            "can be far larger"
         )
     epsilon = eta * eta + 2 * eta * math.sqrt(-math.log(delta))
     return _Tan(eta, 1 / eta, epsilon, reason)

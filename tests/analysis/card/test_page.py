@@ -231,6 +231,6 @@ def test_a_report_without_a_line_on_known_images_counts_no_fits_on_copies(folder
 
 def test_the_choice_of_public_axes_is_stated_with_the_defaults(folder):
     report = read_run(folder / "private").report | {"tuning": "none"}
-    for count, said in ((4, "dphead's defaults and chosen public axes;"), (0, "lts;")):
+    for count, said in ((4, "no tuning, with chosen public axes;"), (0, "no tuning;")):
         axes = {"axes": {"count": count, "n_rows": 90, "dataset_id": None}}
         assert said in words(model_card(changed(report, data=axes)))
