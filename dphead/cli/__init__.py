@@ -125,8 +125,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command line.
 
-    Invalid input, a missing package or a lack of memory prints one line with an action,
-    and exits with code 2.
+    Invalid input, a missing optional package or a lack of memory prints an error with
+    an action, and exits with code 2.
     """
     try:
         _check_limits()

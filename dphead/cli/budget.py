@@ -156,8 +156,8 @@ def ask_if_too_few(
     """Ask before the charge of a fit on too few rows, and print what would help.
 
     Ask only with `ask` and on a terminal, because a script must not depend on the
-    number of rows. A resumed fit is already charged. With `verbose`, always compare the
-    noise with the rows.
+    number of rows. A resumed fit is already charged. With `verbose`, print the
+    comparison of noise and rows even if the rows are enough.
     """
     from dphead.analysis.protected import name_unit
     from dphead.fit.run_folder import interrupted

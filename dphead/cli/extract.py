@@ -34,8 +34,9 @@ def extract(**given: Any) -> None:
 
     SOURCE is a folder of images by class (see --layout), a table of paths (see
     --columns), an .npz, or a Hugging Face dataset. It may also be a folder of IDX or
-    CIFAR binary files. Run the same command again to resume. Images that were extracted
-    before, with any backbone, keep their data set and its ledger.
+    CIFAR binary files. Run the same command again to resume. Images that this
+    DPHEAD_HOME or the team's server knows from an earlier extraction, by any backbone,
+    keep their data set and its ledger.
 
     With several processes (torchrun, or --shard I/K), each writes one shard. Join them
     with `dphead features join`.

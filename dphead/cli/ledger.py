@@ -116,7 +116,7 @@ def _people(
     --new-people, a data set keeps its own ledger. Run the same command again to
     continue an interrupted merge.
 
-    
+    \b
     dphead ledger people clinic-records 2024.h5 2025.h5
     """
     from dphead.fit.people import declare_people, of_another_home

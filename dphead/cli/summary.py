@@ -1,7 +1,7 @@
 """Compose the final output of `dphead fit` and `dphead finetune`.
 
-Every number comes from the report or from the plan's releases. Figures on private test
-rows are only shown on the screen.
+Numbers come from the report, the plan's releases and the metrics of test rows. Figures
+on private test rows are only shown on the screen.
 """
 
 import shlex

@@ -12,7 +12,7 @@ from dphead.cli import COMMANDS
 from dphead.privacy.rounding import rounded_down, rounded_up
 
 _WIDTH = 80  # columns of a line
-INDENT = 11  # columns of a label: the longest one and two spaces
+INDENT = 11  # columns of a label and the spaces after it
 _RELEASES = (
     "release",
     ">times",

@@ -1,9 +1,9 @@
 """Parse typed text: paths, choices, numbers, lists, sizes and NAME=VALUE pairs.
 
-Errors name the text to type instead. `Number` reads all numbers of all commands, and
-refuses infinite and absurdly large numbers. The library checks the range of each
-setting. Choices are imported only if needed. A command's module therefore imports
-nothing heavy.
+Errors name the text to type instead. `Number` reads a single number, and refuses
+absurdly large ones, and inf unless the option allows it. The library checks the range
+of each setting. Choices are imported only if needed. A command's module therefore
+imports nothing heavy.
 """
 
 import math

@@ -31,7 +31,7 @@ from dphead.privacy.transform import RowTransform, transformed
 from dphead.solvers.regression import RidgeRegression
 from dphead.solvers.settings import check_settings, typed
 
-_BLOCK = 4096  # transformed rows take eight times the memory of float32 rows
+_BLOCK = 4096  # transforming rows takes about six times their memory in float32
 _ROUNDING = 1e-6  # error of the norm of rows normalized in float32
 
 
@@ -43,8 +43,8 @@ class DPRegressor(RegressorMixin, HeadEstimator):
     The fit releases a noisy mean and a noisy Gram matrix of centered rows. With little
     noise, the target is a further column of the matrix, which gives the weights. With
     much noise, and many features of rows of norm 1, six noisy sums of clipped residuals
-    give the weights. If a row or its target is not finite, the row adds zero to every
-    sum.
+    give the weights, unless `ridge` is set or `mean_share` is 0. If a row or its target
+    is not finite, the row adds zero to every sum.
 
     Parameters
     ----------

@@ -105,7 +105,7 @@ class NormalizedNetwork(nn.Module):
     """Compute scores of images (n, channels, h, w) from 0 to 1, or of other rows.
 
     The network normalizes its input as in training: subtract `mean`, divide by `std`.
-    With `tokens`, the input has whole numbers, which it gets as int64.
+    With `tokens`, the input has whole numbers, which the network gets as int64.
     """
 
     mean: Tensor
