@@ -3,7 +3,7 @@
 Each defines how far one row can move its integer sum. proofs/sensitivity.md has
 the table and the proofs. `statistic_base` defines the symbols. `tests/definitions.py`
 defines the same statistics one row at a time in real numbers, for comparison with
-the papers.
+the papers. docs/papers.md lists the papers [FC23], [TB21] and [De22].
 """
 
 from dataclasses import dataclass
