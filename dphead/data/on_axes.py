@@ -10,8 +10,8 @@ from threadpoolctl import threadpool_limits
 from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Block, Known, Rows
 
-_WIDEST_COVARIANCE = 4096  # columns; a few axes of wider rows use ARPACK; chosen
-_LEAST_SPREAD = 1e-10  # least variance of the last axis, divided by the first's
+_WIDEST_COVARIANCE = 4096  # most columns of a covariance matrix; chosen
+_LEAST_SPREAD = 1e-10  # least variance of the last axis / the first's; chosen
 
 
 class RowsOnAxes:

@@ -129,7 +129,8 @@ class SourceFacts:
         The id of the data set whose ledger counts the rows. None for arrays, and for
         images without an id.
     feature_space : str
-        Description of the features. A head only accepts rows of its feature space.
+        Description of the features, or "" for arrays. A head with a description accepts
+        only files with the same one.
     classes_declared : str
         How the classes were declared public: "classes-flag" or "folder-names-flag" at
         the extraction, or "fit-flag".

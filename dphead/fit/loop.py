@@ -1,6 +1,6 @@
 """Run the fit loop: request, release, respond.
 
-A solver sees only released values.
+A solver sees only public sizes and released values.
 """
 
 from collections.abc import Callable, Iterable, Iterator

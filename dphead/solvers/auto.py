@@ -115,7 +115,8 @@ class Auto:
     - Without noise, `DPFC` replaces the descent if the Gram matrix is narrow enough and
       `steps`, `move` and `prior` are not set.
 
-    The other fields serve ablations only (benchmarks/results/ablation).
+    The fields `scale`, `steps`, `move` and `descent` serve ablations only
+    (benchmarks/results/ablation).
     """
 
     estimate: Annotated[bool, _ESTIMATE] = True

@@ -81,7 +81,8 @@ def frequencies(answer: Released) -> np.ndarray:
     A class with a count below one, or below one standard deviation of its noise, may
     have no rows. Such a class gets the largest frequency, so its score gains least.
     """
-    # Without this floor, log of a tiny or negative count would win every decision.
+    # Otherwise, the log of a tiny count would win every decision. That of a negative
+    # count is NaN.
     counts = answer.value[:, 0]
     known = counts >= max(answer.noise_sd, 1.0)
     counts = np.where(known, counts, counts.max(initial=1.0))

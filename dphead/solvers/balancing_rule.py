@@ -43,7 +43,7 @@ def better_head(
     before: Released,
     noise: float | None,
 ) -> Generator[Request, Released, LinearHead]:
-    """Request counts, and return the adjusted head, or `head` if that gains nothing.
+    """Request counts, and return the adjusted head, or `head` if it may gain little.
 
     Parameters
     ----------

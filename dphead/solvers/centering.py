@@ -39,7 +39,9 @@ CENTER_SHARE = Setting(
     BELOW_ONE,
     option=True,
 )
-UNIT_NORM = Setting("Scale each row to unit norm first.", option=True)
+UNIT_NORM = Setting(
+    "Scale each row to unit norm first. Centering needs this.", option=True
+)
 _SCALE_SHARE = Setting(
     "Fraction of mu² spent on the features' mean squares, for scaling.", BELOW_ONE, OFF
 )

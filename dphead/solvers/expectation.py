@@ -18,7 +18,7 @@ from dphead.solvers.gradient import GradientDescent
 from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 
 # Overfitting: the gap between training rows and new rows (`_overfit`). The source is
-# the table "expected" in benchmarks/results, section "What overfitting costs". The
+# the folder "expected" in benchmarks/results, section "What overfitting costs". The
 # first four numbers are a constant and powers of the shift of margins, in standard
 # deviations. They come from fits of five sets of features on 1,077 to 50,000 rows,
 # measured on different training rows.

@@ -121,7 +121,7 @@ class _OnePass:
         self._sums: dict[Statistic, np.ndarray] = {}
 
     def __call__(self, task: SumTask) -> np.ndarray:
-        if task.indices is not None:  # no two releases have the same sample
+        if task.indices is not None:  # each release has its own sample
             return self._summer(task)
         made_of = task.rows, task.params, task.clip_norm
         if made_of != self._pass or task.statistic not in self._sums:

@@ -1,7 +1,7 @@
 """Decode an image file to an 8-bit array, by the file's description of its samples.
 
-`dphead export` copies this file to `decode.py`. The file imports only numpy and Pillow.
-Each image is decoded from its own bytes.
+`dphead export` copies this file to `decode.py`. Apart from the standard library, the
+file imports only numpy and Pillow. Each image is decoded from its own bytes.
 """
 
 from __future__ import annotations

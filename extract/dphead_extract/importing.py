@@ -209,8 +209,8 @@ def encoded(
 def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
     """Return the sizes and attributes of the file to write.
 
-    A hash of the column names is part of the feature space, so that a head cannot be
-    used on different columns.
+    A hash of the column names, if there are any, is part of the feature space, so that
+    a head cannot be used on different columns.
     """
     names = hashlib.sha256(canonical_json(list(table.columns)).encode()).hexdigest()
     named: dict[str, Any] = {"columns_sha256": names} if table.columns else {}

@@ -1,8 +1,8 @@
 """Keep the private index of images in DPHEAD_HOME, by data set.
 
-The digests are keyed with a secret, which is drawn once and never leaves this home. No
-entry of the index may reach a features file or a report. Without the secret, digests of
-two homes cannot be compared.
+The digests are keyed with a secret, which is drawn once and stored only there. No entry
+of the index may reach a features file or a report. Without the secret, digests of two
+homes cannot be compared.
 """
 
 from __future__ import annotations
@@ -557,7 +557,7 @@ class ImageIndex:
         Raises FormatError if one of `files` (default: all of them) is missing or
         smaller than noted.
         """
-        sizes = self._sizes()  # another process writes a file first, then its size
+        sizes = self._sizes()  # first: another process writes a file before its size
         for file in sizes if files is None else files:
             path = self.root / file
             size = path.stat().st_size if path.exists() else -1

@@ -119,7 +119,7 @@ def extract(
     source: Source | None = None,
     beside: Sequence[ExtractOptions] = (),
 ) -> Summary:
-    """Extract features of every image of the source into `options.output`.
+    """Extract features of the selected images into `options.output`.
 
     The images are checked first (`survey`), then decoded again for their features. Call
     this again to resume.

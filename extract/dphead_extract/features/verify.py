@@ -205,7 +205,7 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
     found = {"in two splits": _in_two(keys, file.split, real)}
     found["in two classes"] = _in_two(keys, file.labels, real & (file.labels >= 0))
     if file.group is not None:
-        # each row without a group is on its own
+        # each row without a group is its own group
         groups = np.where(file.group < 0, -1 - ordinals, file.group)
         found["in two groups"] = _in_two(keys, groups, real)
     twice = _in_two(keys, ordinals, real)
