@@ -283,7 +283,7 @@ def _of_same_rows(which: Path) -> str:
     )
     rows = (
         "Rows that are imported a second time are recognized only with "
-        "--same-data-as FILE."
+        "--same-data-as FILE or --dataset-id."
     )
     if not is_features_file(which):
         return f"{images} {rows}"  # a ledger does not name the files that it counts
@@ -397,7 +397,7 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
         dataset_id = counted_in(file.dataset_id)
     path = default_ledger_path(dataset_id) if own else ledger_path(None, dataset_id)
     if isinstance(path, Path) and not write and not os.path.lexists(path):
-        click.echo("no ledger yet: no fit on this data set was charged")
+        click.echo("no ledger yet: no fit was charged to this data set's ledger")
         return [Ledger(IN_MEMORY, dataset_id)]
     if write:
         return [open_ledger(path, dataset_id)]

@@ -31,7 +31,7 @@ class Progress:
         self._began = self._told = time.monotonic()
 
     def __call__(self, done: int, total: int | None, label: str | None = None) -> None:
-        """Update the bar. Without a terminal, print a line every LINE_EVERY seconds."""
+        """Update the bar. Without a terminal, print a line after LINE_EVERY seconds."""
         self._label = label or self._label
         now = time.monotonic()
         if self._bar is not None:

@@ -71,19 +71,20 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     split : str, default=None
         Split of a features file to fit. None means the file's only split.
     unit_norm : bool, default=None
-        Whether rows are scaled to unit norm. None means the method's default.
+        Whether rows are scaled to unit norm. None means the preset's value, or else
+        True.
     center_share : float, default=None
         Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
-        None means the method's default.
+        None means the preset's value, or else 0.02.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     axes_from : path, or ndarray of shape (n, n_features), default=None
-        Public rows by the same backbone: a features file, or their features. If the
-        training rows are few, they are projected onto the principal axes of the public
-        rows. The public rows are not protected.
+        Public rows by the same backbone: a features file, or their features. The
+        training rows are projected onto the principal axes of the public rows. The
+        public rows are not protected.
     axes_count : int, default=None
         Number of axes. None means a number from the public sizes and the budget, or no
-        axes if they would not help.
+        axes and no projection if axes would not help.
 
     Attributes
     ----------
@@ -148,9 +149,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         -----
         PrivacyWarning
             If the guarantee is weaker than it may seem. Causes are a large delta, a
-            seed, and fits of a features file in other ledgers. Other causes are an
-            earlier pipeline step fitted to the same rows, and fits of clones, as in a
-            grid search.
+            seed, and fits on the data set in other ledgers. Other causes are an earlier
+            pipeline step fitted to the same rows, and fits of clones, as in a grid
+            search.
         PrivateNotice
             Before the charge, if the public rows of `axes_from` could not be compared
             with the training rows, or if a ledger may have fits on these public rows.
@@ -254,8 +255,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             A new folder.
         tuning : str, default=None
             How the settings were chosen, for the report: a value of
-            `dphead.fit.options.TUNING`. None means "none" for default settings and the
-            first fit of a ledger file, and "NOT ACCOUNTED" otherwise.
+            `dphead.fit.options.TUNING`. None means "none" for default settings in the
+            first fit of a ledger file, if no other ledger may have fits on the images.
+            Otherwise it means "NOT ACCOUNTED".
 
         Raises
         ------

@@ -389,7 +389,8 @@ class HeadEstimator(PrivateEstimator):
         The expected accuracy is then unavailable.
     backend : {"auto", "numpy", "jax"}, default="auto"
         Library that computes sums and weights. "auto" means JAX if it finds an
-        accelerator. All backends give equal sums. Weights agree to a relative 1e-9.
+        accelerator. All backends give equal sums. For equal released values, their
+        weights agree to a relative 1e-9.
 
     Attributes
     ----------

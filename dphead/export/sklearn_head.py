@@ -27,12 +27,14 @@ LINKS = ("softmax", "sigmoid")
 def load_head(folder: str | Path) -> Pipeline:
     """Return a fitted classifier of rows (n, n_features), with names as `classes_`.
 
-    Features are rounded to float32, as in dphead. All other numbers are float64.
-    scikit-learn raises ValueError for a row that is not finite. The last step is a
-    LogisticRegression with softmax probabilities. Heads with the link "sigmoid" and
-    three or more classes end in an SGDClassifier, with sigmoids divided by their sum.
-    With two classes, `decision_function` is the difference of the two scores (half of
-    it for "sigmoid"). Raises ValueError for a link that is not one of LINKS.
+    Features and their products with axes are rounded to float32, as in dphead. Other
+    results are float64. scikit-learn raises ValueError for a row that is not finite.
+
+    The last step is a LogisticRegression with softmax probabilities. Heads with the
+    link "sigmoid" and three or more classes end in an SGDClassifier, with sigmoids
+    divided by their sum. With two classes, `decision_function` is the difference of the
+    two scores (half of it for "sigmoid"). Raises ValueError for a link that is not one
+    of LINKS.
     """
     facts = json.loads((Path(folder) / "head.json").read_text())
     if (link := facts["link"]) not in LINKS:

@@ -1,4 +1,4 @@
-"""Plan every release of a solver with its noise, before any data is read.
+"""Plan every release of a solver with its noise, without reading data.
 
 A plan depends only on the solver, the public sizes and the budget.
 """
