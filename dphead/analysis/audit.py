@@ -39,8 +39,9 @@ from dphead.privacy.noise import NoiseSource
 from dphead.privacy.rounding import rounded_up
 from dphead.solvers.base import Solver
 
-_RELATIVE_ERROR = 0.01  # error for sampled batches; tests compare with exact values
-_ROUNDING = 1e-9  # relative tolerance for the rounding of a closed form
+# relative tolerance of the recomputed epsilon: for sampled batches (tests compare with
+# exact values), and for the closed form of full batches
+_RELATIVE_ERROR, _ROUNDING = 0.01, 1e-9
 
 
 class _AuditRecord:

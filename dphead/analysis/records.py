@@ -438,7 +438,7 @@ def _ledger_fits(
         _check_recorded(report, plan, fits, file)
         with closing(book):
             return fits, path, _limit(book)
-    # a merge may have fixed a budget, or a smaller one, after the report
+    # a merge after the report may have fixed or lowered the budget
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place = counted_at(book)
     away = place is None and _is_away(book)

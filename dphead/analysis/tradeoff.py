@@ -22,7 +22,7 @@ from dphead.privacy.rounding import percent_up
 
 # false-positive rates printed by `dphead account`
 REPORTED_RATES = (0.001, 0.01, 0.1)
-# the rate used in reports with one number; chosen
+# false-positive rate of sentences that state one bound; chosen
 FALSE_POSITIVE_RATE = 0.01
 # keys in JSON output, by `replaced`: another row is used instead, or no other row
 PLACES = {True: "replaced", False: "absent"}

@@ -131,7 +131,8 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
         return
     place, then = options.ledger or options.features, []
     if options.ledger is None and not is_features_file(options.features):
-        place = ledger_name(None, source.dataset_id)  # the index knows its id by now
+        # the index of images has the data set's id by now
+        place = ledger_name(None, source.dataset_id)
         then = ["Then type this command again."]
         if options.new_data_set:
             then = [f"Then type --dataset-id {source.dataset_id}, not --new-data-set."]

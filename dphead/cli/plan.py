@@ -24,7 +24,7 @@ from dphead.privacy.rounding import as_declared, percent_up, spent_at
 _BAR = 24  # columns of a bar at 100 % accuracy; chosen
 
 
-_OF_FITS = ("protect", "ledger")  # options of the check of a budget
+_OF_FITS = ("protect", "ledger")  # options that only --fits uses
 
 
 @click.command(

@@ -276,7 +276,8 @@ def _simulate(
 def _described(settings: Any) -> str:
     """Return the settings that differ from the defaults, as options."""
     default = type(settings)().record()
-    given = settings.record() | {"weights": settings.weights}  # not its sha256
+    # show the path of the weights, not their digest
+    given = settings.record() | {"weights": settings.weights}
     return " ".join(
         f"--{name.replace('_', '-')} {value}"
         for name, value in given.items()

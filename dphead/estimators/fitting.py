@@ -208,7 +208,7 @@ class PrivateEstimator(BaseEstimator):
                 "`ledger` must be a path or a `Ledger`, got a server's URL. Set the "
                 "environment variable DPHEAD_LEDGER to the URL, and leave `ledger` out."
             )
-        # a fitted attribute is not a declared value
+        # only parameters are converted, not the results of a fit
         fitted = name.startswith("_") or name.endswith("_")
         super().__setattr__(name, value if fitted else python_value(value))
 

@@ -156,7 +156,8 @@ def _jax_array(x: Any) -> Any:
         )
     if x.ndim == 2 and str(x.dtype) in _JAX_FLOATS:
         return DeviceRows(x)
-    # labels and groups only: of replicated features, each process would charge a fit
+    # Read replicated labels and groups. Replicated features are refused, because each
+    # process would charge its own fit.
     if x.ndim < 2 and x.is_fully_replicated and x.addressable_shards:
         x = x.addressable_data(0)
     if not x.is_fully_addressable:

@@ -25,7 +25,7 @@ _NUMBERS = _REAL | {complex} | {np.dtype(c).type for c in np.typecodes["Complex"
 _ROWS_AT_ONCE = 4096  # avoids a second copy of all rows
 _PRIVATE = "private, for the data holder only: "
 _DO_NOT_PUBLISH = "Do not publish this line."
-# types of labels, by the dtype of the classes
+# types of labels that can match a class, by the kind of the classes' dtype
 _TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}
 # Python types of classes by the kind of their dtype; others are strings
 _KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}

@@ -119,7 +119,7 @@ def _write_timm(trained: Trained, folder: Path) -> Written:
     transform |= {k: getattr(network, k).flatten().tolist() for k in ("mean", "std")}
     built: Any = model.pretrained_cfg
     arguments: dict[str, Any] = {"in_chans": network.shape[0]}
-    # otherwise timm would build the network for `input_size`, the images' own size
+    # otherwise timm would build the network for the size of the training images
     if built.get("fixed_input_size"):
         arguments["img_size"] = list(built["input_size"][1:])
     made = {

@@ -238,7 +238,7 @@ def make_plan(
         )
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
-    # also refuses the plan of a fold, although one charge covers all folds
+    # also for each fold of `cross_validate`, although one charge covers all folds
     check_epochs([spec.row() for spec in specs])
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
         noise_scale(p.statistic, spec, 0.0)  # refuses a release beyond 64-bit integers

@@ -50,9 +50,9 @@ from dphead.planning.plan import large_delta
 from dphead.privacy.rounding import as_declared, percent_up, rounded_down, rounded_up
 
 _COLUMNS = 100  # columns of prose in Markdown; chosen
-_WIDTH, _HEIGHT = 360, 244  # pixels of the picture of bounds; a choice
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 18, 22, 34  # margins
-_LABELED = (1.0,)  # epsilons of further curves, beside the run's curve
+_WIDTH, _HEIGHT = 360, 244  # pixels of the plot of bounds; chosen
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 18, 22, 34  # margins of the plot; chosen
+_LABELED = (1.0,)  # epsilons of the curves that are drawn for comparison; chosen
 _DECADES = 4  # decades of each axis, from 0.01 % to 100 %; chosen
 
 
