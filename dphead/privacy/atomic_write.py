@@ -120,8 +120,8 @@ def write_atomically(
         new = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with open(new, "wb") as file:
             if final.is_file() and not final.is_symlink():
-                # Set access rights before any byte is written, so that nobody can read
-                # a private file.
+                # Set access rights before any byte is written, so that no other user
+                # can read a private file meanwhile.
                 os.fchmod(new, stat.S_IMODE(final.stat().st_mode))
             write(file)
             file.flush()

@@ -137,7 +137,7 @@ class Squared(Loss):
 
     def predictions(self, xp: Any, z: Array, rate: Array) -> Array:
         """Return the scores, clipped so that the squares of residuals fit int64."""
-        # An unbounded prediction would overflow its square in int64.
+        # The square of an unbounded prediction could overflow int64.
         most = float(_MAX_SQUARED_RESIDUAL)
         value = xp.clip(z * (rate * float(PROBABILITY_SCALE)), -most, most)
         return xp.rint(value).astype(xp.int64)

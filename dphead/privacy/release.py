@@ -86,8 +86,9 @@ def release(
     on a Poisson sample if `sampling_prob` < 1. If `epoch_steps` > 1, it runs on the
     rows that random allocation assigned to the release.
 
-    The charge is durable before the summer is called. If the ledger stores values, the
-    noisy value is durable before it is returned.
+    The charge is in the ledger before the summer is called, and is durable unless the
+    ledger is in memory. If the ledger stores values, the noisy value is durable before
+    it is returned.
     """
     refuse_compilation()
     # Everything until `begin` reads public values only.

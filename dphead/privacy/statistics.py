@@ -35,7 +35,7 @@ from dphead.privacy.transform import (
 # Grids: each integer stands for the number in its comment. All were chosen, not
 # measured.
 MOMENT_RADIUS = 2**20  # the clip norm C of channel moments
-_COUNT_SCALE = 2**10  # one counted row: much finer than any noise
+_COUNT_SCALE = 2**10  # one counted row
 _HESSIAN_SCALE = 2**6  # 1/4, the largest weight p (1 - p) of a Hessian
 
 

@@ -72,7 +72,7 @@ class RowTransform:
     append: float = 0.0
 
     def __post_init__(self) -> None:
-        # A tiny or huge constant would leave the row no bits of the grid.
+        # A huge constant would leave the row no bits of the grid. A tiny one gets none.
         known = isinstance(self.append, float | int)
         if not (known and (self.append == 0 or 1e-6 <= abs(self.append) <= 1e6)):
             raise ValueError(

@@ -76,7 +76,7 @@ def compose_epsilon(
             "`accountant` 'exact' needs full batches, got Poisson batches or "
             "allocated rows. Use 'pld'."
         )
-    # Check first, because no accountant accepts a noise of 0.
+    # A release without noise has no finite epsilon, whatever the accountant is.
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
     if mu is not None and accountant in ("auto", "exact"):

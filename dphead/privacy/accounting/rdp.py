@@ -131,10 +131,11 @@ def _rdp_rounding(
     All numbers in these logarithms are at most `size`. They are lgamma(order + 1),
     order log q, order log(1 - q), the logarithm of the sum, and an exponent below the
     sum of these four. A few operations per term each round by 2**-53 of `size`, and
-    there are order + 1 terms.
+    there are order + 1 terms at a whole order.
 
-    The series of a fractional order has all signs positive, which gives an upper bound.
-    It is cut at e**-30 of the sum and alternates from there. The 1e-12 covers the cut.
+    The series of a fractional order is infinite. dp_accounting adds the absolute values
+    of its terms, which gives an upper bound, and stops at terms below e**-30 of the
+    sum. The omitted terms alternate in sign. The 1e-12 covers them.
     """
     alpha = np.asarray(orders, float)
     # Sizes of the logarithms in the sum, for their rounding.

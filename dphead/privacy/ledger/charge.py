@@ -1,8 +1,9 @@
 """Hand out the reserved releases of one fit: in order, each committed at most once.
 
 Committed values are kept for a resume. A release that was returned is never drawn
-again, unless ledger and run folder are both restored from older copies (`begin`). Keys,
-samples and sums without noise never reach this module.
+again, unless ledger and run folder are both restored from older copies (`begin`). In a
+fit with noise, this module gets neither keys nor sums without noise. An allocation of
+rows stays in memory.
 """
 
 import hashlib
@@ -215,7 +216,7 @@ class Charge(Generic[_Book]):
         other process's file, which may have the same name, is not touched. The log
         shows "committed" only once the value is on the disk, if values are stored.
         """
-        # This is the digest of the noisy value. Values without noise are never stored.
+        # A fit without noise has no store, but its log has the digests of exact values.
         digest = _digest(value)
         try:
             with self.ledger.transaction(
