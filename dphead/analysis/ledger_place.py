@@ -91,7 +91,7 @@ def named(path: str, folder: Path) -> str:
     """
     if path == IN_MEMORY or is_on_server(path):
         return path
-    path = os.path.realpath(path)  # links are resolved in the starts below, too
+    path = os.path.realpath(path)  # as the starts below, where links are resolved, too
     starts = {"~": os.path.expanduser("~")}
     with suppress(LedgerError):  # an invalid DPHEAD_HOME holds no ledger
         starts = {_HOME: str(ledger_home()), **starts}
