@@ -250,7 +250,9 @@ class ImageIndex:
         return bool(np.isin(np.array(marks, np.uint64), known).all())
 
     def _blocks(self, dataset_id: str, salt: str, blocks: Sequence[Block]) -> list[int]:
-        return [self.mark("block", dataset_id, salt, *block) for block in blocks]
+        # Earlier marks have the word "block" and digests of 8-bit levels. Equal levels
+        # do not show that the index has the images.
+        return [self.mark("images", dataset_id, salt, *block) for block in blocks]
 
     def _state(self, dataset_id: str) -> int:
         """Return the mark of an entry's stored digests."""

@@ -75,8 +75,9 @@ def survey(
             image = source.decode(raw)
         except UnreadableImage as error:
             return error
-        known = index and index.digests(source.forms(raw, image))
-        own = _digest(image.shape, image.tobytes())
+        forms = source.forms(raw, image)
+        known = index and index.digests(forms)
+        own = _row_digest("", forms, image).tobytes()
         return image.shape, known, source.highest_level(raw, image), own
 
     for row, seen in enumerate(_each(source, look, source.n_rows, workers)):
@@ -96,9 +97,20 @@ def survey(
     return found
 
 
-def _digest(shape: Sequence[int], data: bytes) -> bytes:
-    """Return a digest of a decoded image, which this process alone compares."""
-    return row_digest("", shape, data).tobytes()
+def _row_digest(
+    salt: str, forms: Sequence[np.ndarray], image: np.ndarray
+) -> np.ndarray:
+    """Return the digest of a decoded image, and of its canonical pixels if they differ.
+
+    `forms` is `Source.forms`. The index of images identifies an image by its canonical
+    pixels, which can differ if the decoded levels are equal: outside a declared range,
+    or in the lowest bits.
+    """
+    own = forms[0] if forms[0].ndim == image.ndim else forms[0][..., None]
+    data = image.tobytes()
+    if (own != image).any():
+        data += own.tobytes()
+    return row_digest(salt, image.shape, data)
 
 
 def read_digests(source: Source, salt: str, n_rows: int, workers: int) -> np.ndarray:
@@ -109,7 +121,7 @@ def read_digests(source: Source, salt: str, n_rows: int, workers: int) -> np.nda
             image = source.decode(raw)
         except UnreadableImage:
             return np.zeros(16, np.uint8)
-        return row_digest(salt, image.shape, image.tobytes())
+        return _row_digest(salt, source.forms(raw, image), image)
 
     found = _each(source, digest, n_rows, workers)
     return np.fromiter(found, np.dtype((np.uint8, 16)), n_rows)
@@ -334,15 +346,15 @@ class Loop:
                         "same command again."
                     ) from None
                 continue
-            data = image.tobytes()
+            forms = self.source.forms(raw, image)
             # the index has the image that was checked
-            if checked not in (None, _digest(image.shape, data)):
+            if checked not in (None, _row_digest("", forms, image).tobytes()):
                 raise ResumableError(
                     "An image changed after dphead checked it. Run the same command "
                     "again when no other program writes the images."
                 )
             columns["valid"][row] = True
-            columns["row_digest"][row] = row_digest(self.salt, image.shape, data)
+            columns["row_digest"][row] = _row_digest(self.salt, forms, image)
             for target, batch in zip(self.targets, pixels, strict=True):
                 batch.numpy()[row] = target.backbone.prepare(image)
         return self._features(pixels) if self.device.type == "cpu" else pixels, columns

@@ -10,6 +10,7 @@ from dphead_extract.index import Block, ImageIndex
 from dphead_extract.people import People
 from dphead_extract.run import extract
 from dphead_extract.shards import Shard, blocks_of, join_shards, shards_path
+from dphead_extract.sources.image import Source
 from pictures import encoded, pack
 from PIL import Image
 
@@ -26,12 +27,40 @@ def source(folder, images, name="a.npz"):
     return folder / name
 
 
-def write_bitmaps(folder, images):
+FORMATS = {1: "bmp", 2: "tif", 4: "tif"}  # by bytes of a sample
+
+
+def write_images(folder, images):
     """Write image files whose names and sizes do not depend on the pixels."""
     for row, image in enumerate(images):
-        path = folder / str(row % 2) / f"{row}.bmp"
+        path = folder / str(row % 2) / f"{row}.{FORMATS[image.itemsize]}"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path)
+
+
+def others(kind, images):
+    """Return images, and others with equal names, sizes of files and 8-bit levels.
+
+    The third result is the declared range. For "other pictures", levels differ.
+    """
+    one, other = np.split(images.astype(np.float32), 2)
+    if kind == "other pictures":
+        return *np.split(images, 2), None
+    if kind == "lower bits":
+        one = one // 2 * 257
+        return one.astype(np.uint16), (one + 1).astype(np.uint16), None
+    dtype = np.uint16 if kind == "samples outside the range" else np.float32
+    one = one * 10 + 1000
+    one[:, 0], other = 0, one.copy()
+    other[:, 0] = 7
+    return one.astype(dtype), other.astype(dtype), (1000, 3550)
+
+
+KINDS = pytest.mark.parametrize(
+    "kind",
+    ["other pictures", "lower bits"]
+    + [f"{what} outside the range" for what in ("samples", "floats")],
+)
 
 
 def run(path, output, index, **changes):
@@ -198,34 +227,39 @@ def test_an_older_entry_has_no_images_of_later_files(images, index, tmp_path):
     assert index.has_blocks(*other) and not known("three")
 
 
-def test_a_shard_that_another_home_makes_again_is_not_known(images, index, tmp_path):
+@KINDS
+def test_a_shard_that_another_home_makes_again_is_not_known(
+    images, index, tmp_path, kind
+):
     """The other home has other images under the same names, and the shared salt."""
     folder, there = tmp_path / "images", ImageIndex(tmp_path / "there")
     path, joined = tmp_path / "m.h5", tmp_path / "joined.h5"
     shards = [Shard(part, 2) for part in range(2)]
+    one, other, window = others(kind, images[:128])
+    given = {"image_size": 8, "intensity": window}
 
     def extract(shard, index):
-        run(folder, path, index, shard=shard, image_size=8)
+        run(folder, path, index, shard=shard, **given)
         return shard.path(path)
 
     def known(name):
         with open_features(name) as file:
             return index.has_blocks(file.dataset_id, file.salt, blocks_of(file))
 
-    write_bitmaps(folder, images[:64])
+    write_images(folder, one)
     made = [extract(shard, index) for shard in shards]
     join_shards(made, joined)
     assert known(joined)
     for name in (joined, made[1]):
         name.unlink()
-    write_bitmaps(folder, images[64:128])
+    write_images(folder, other)
     extract(shards[1], there)
     join_shards(made, joined)
     assert [known(name) for name in (*made, joined)] == [True, False, False]
-    write_bitmaps(folder, images[:64])
+    write_images(folder, one)
     for shard, name in ((shards[1], path), (Shard(), joined)):
         with pytest.raises(ExtractError, match="rows of other images than the source"):
-            run(folder, name, index, shard=shard, image_size=8)
+            run(folder, name, index, shard=shard, **given)
     # the same images, made again, are known by the marks of before
     for name in (joined, made[1]):
         name.unlink()
@@ -239,35 +273,74 @@ def test_each_file_of_one_command_is_compared(images, index, tmp_path):
     folder, there = tmp_path / "images", ImageIndex(tmp_path / "there")
     known, other = tmp_path / "known.h5", tmp_path / "other.h5"
     given = {"shard": Shard(0, 2), "image_size": 8}
-    write_bitmaps(folder, images[:64])
+    write_images(folder, images[:64])
     run(folder, known, index, **given)
     shards_path(other).write_bytes(shards_path(known).read_bytes())
-    write_bitmaps(folder, images[64:128])
+    write_images(folder, images[64:128])
     run(folder, other, there, network=2, **given)
-    write_bitmaps(folder, images[:64])
+    write_images(folder, images[:64])
     beside = [options(folder, other, index, network=2, **given)]
     with pytest.raises(ExtractError, match=r"other.shard-0-of-2.h5' has rows of"):
         extract(options(folder, known, index, **given), beside=beside)
 
 
+@KINDS
 def test_a_file_of_other_images_with_the_same_names_is_not_known(
-    images, index, tmp_path
+    images, index, tmp_path, kind
 ):
     """Another machine wrote the file. A listing has names and sizes, not pixels."""
     folder, there = tmp_path / "images", ImageIndex(tmp_path / "there")
-    write_bitmaps(folder, images[:20])
-    run(folder, tmp_path / "one.h5", there, image_size=8)
-    write_bitmaps(folder, images[20:40])
+    one, other, window = others(kind, images[:40])
+    given = {"image_size": 8, "intensity": window}
+    write_images(folder, one)
+    run(folder, tmp_path / "one.h5", there, **given)
+    write_images(folder, other)
     with pytest.raises(ExtractError, match="rows of other images than the source"):
-        run(folder, tmp_path / "one.h5", index, image_size=8)
+        run(folder, tmp_path / "one.h5", index, **given)
     # the refused images can be a data set of their own
-    assert run(folder, tmp_path / "two.h5", index, image_size=8).recognized is False
+    assert run(folder, tmp_path / "two.h5", index, **given).recognized is False
     with open_features(tmp_path / "one.h5") as file:
         known = file.dataset_id, file.salt, blocks_of(file)
     assert not index.has_blocks(*known)
-    write_bitmaps(folder, images[:20])
-    run(folder, tmp_path / "one.h5", index, image_size=8)
+    write_images(folder, one)
+    run(folder, tmp_path / "one.h5", index, **given)
     assert index.has_blocks(*known)
+    write_images(folder, other)
+    given["same_data_as"] = tmp_path / "one.h5"
+    with pytest.raises(FormatError, match="images differ"):
+        run(folder, tmp_path / "same.h5", index, **given)
+
+
+@pytest.mark.parametrize("kind", ["gray", "gray as RGB", "color", "16 bits"])
+def test_a_file_of_an_earlier_version_is_known_once_its_images_are_compared(
+    images, index, tmp_path, monkeypatch, kind
+):
+    """Its row digests and the marks of its blocks were of 8-bit levels."""
+    folder, out = tmp_path / "images", tmp_path / "one.h5"
+    pictures = images[:20]
+    if kind == "gray as RGB":
+        pictures = np.repeat(pictures[..., None], 3, axis=-1)
+    elif kind == "color":
+        pictures = np.stack([images[:20], images[20:40], images[40:60]], axis=-1)
+    elif kind == "16 bits":
+        pictures = pictures.astype(np.uint16) * 257 // 2
+    write_images(folder, pictures)
+    with monkeypatch.context() as earlier:
+        mark = index.mark
+        names = {"images": "block"}
+        earlier.setattr(Source, "forms", lambda self, raw, image: [image])
+        earlier.setattr(index, "mark", lambda k, *of: mark(names.get(k, k), *of))
+        run(folder, out, index, image_size=8)
+    with open_features(out) as file:
+        known = file.dataset_id, file.salt, blocks_of(file)
+    assert not index.has_blocks(*known)
+    if kind == "16 bits":
+        with pytest.raises(ExtractError, match="rows of other images than the source"):
+            run(folder, out, index, image_size=8)
+        assert not index.has_blocks(*known)
+    else:
+        run(folder, out, index, image_size=8)
+        assert index.has_blocks(*known)
 
 
 def test_images_of_people_share_the_ledger_of_their_id_system(images, index, tmp_path):

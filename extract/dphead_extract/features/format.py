@@ -13,12 +13,13 @@ data.
 | `/valid`        | bool (n,)                | false: a masked row, such as unreadable |
 | `/split`        | uint8 (n,)               | index into the split names              |
 | `/group`        | int64 (n,), optional     | `group_ids`; -1: a row without a group  |
-| `/row_digest`   | uint8 (n,16)             | salted blake2b of the decoded image     |
+| `/row_digest`   | uint8 (n,16)             | salted blake2b of the image             |
 | `/block_digest` | uint8 (blocks,32)        | sha256 of a block; zero: not written    |
 
 An unreadable image keeps its row, so that n stays public. A label of -1 means that the
 row has no label, or one outside the classes. The split ``none`` means that a row has no
-split. A block's digest covers all columns above it in the table.
+split. A row's digest covers the decoded image and, if they differ, its canonical pixels
+(`Source.forms`). A block's digest covers all columns above it in the table.
 
 The file begins with a seal of 2,048 bytes (`features.seal`), which HDF5's tools skip.
 The seal records whether the file is complete, and a digest of everything outside the

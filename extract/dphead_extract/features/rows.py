@@ -264,7 +264,7 @@ def prepare_block(
 
 
 def row_digest(salt: str, shape: Sequence[int], data: bytes) -> np.ndarray:
-    """Return the salted blake2b, uint8 (16,), of one decoded image or array row.
+    """Return the salted blake2b, uint8 (16,), of one image or array row.
 
     The digest covers the shape and the bytes.
     """
