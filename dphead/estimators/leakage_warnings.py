@@ -1,7 +1,8 @@
 """Warn about leaks that the guarantee of a fit does not cover.
 
 Two leaks are detected: pipeline steps fitted to the same rows, and searches that change
-settings between fits. Manual transforms and manual searches are not detected. No row is
+settings between fits. Manual transforms and manual searches are not detected, and nor
+are steps that are estimators of dphead, which state their own guarantee. No row is
 read.
 """
 
@@ -120,7 +121,7 @@ def _place(pipeline: "Pipeline", inner: Any) -> int:
 
 
 def _learns(step: Any) -> bool:
-    """Return whether the fit of a step may read rows without privacy."""
+    """Return whether a step learns from rows and is not an estimator of dphead."""
     if step is None or step == "passthrough" or hasattr(step, "privacy_"):
         return False
     if type(step).__name__ == "FrozenEstimator":
