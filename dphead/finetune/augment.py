@@ -1,4 +1,4 @@
-"""Make random views of images from public random numbers of each row.
+"""Make random views of images, with numbers that a public function computes.
 
 A view's numbers depend only on the step, the row's content and the view. Therefore a
 row's statistic is the same in any slot and with any other rows. Slots cannot seed the

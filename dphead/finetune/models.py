@@ -526,7 +526,7 @@ def load_public_weights(model: nn.Module, path: str) -> None:
 
 
 def _initialize(model: nn.Module) -> None:
-    """Draw weights from N(0, 1 / fan_in), and set biases to zero [De22 C.1]."""
+    """Draw Conv2d and Linear weights from N(0, 1 / fan_in); biases are 0 [De22 C.1]."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             fan_in = module.weight[0].numel()

@@ -296,8 +296,9 @@ class Step:
 class Settings(Step, ModelSpec):
     """Hold the settings of a network's training.
 
-    If one of noise_multiplier, batch_size and steps is None, the budget determines it.
-    The settings of `ModelSpec` and `Step` apply too.
+    The budget determines noise_multiplier, batch_size or the number of steps (`steps`
+    or `epochs`) if one of these is not given. The settings of `ModelSpec` and `Step`
+    apply too.
 
     Parameters
     ----------

@@ -19,16 +19,16 @@ BALANCED = Setting(
     option=True,
 )
 COUNTS = "rows of classes"  # label of the release
-# Share of mu² for the counts, in addition to the gradients. Their noise is 10/mu rows:
-# 37 at ε = 1. Chosen.
+# Share of mu² for the counts; gradients have the rest. The counts' noise is 10/mu rows:
+# 37 at ε = 1 and δ = 1e-5. Chosen.
 _COUNT_SHARE = 0.01
 
 
 def check_balanced(balanced: bool, loss: str, intercept: float) -> None:
     """Raise ValueError if a head's scores cannot be balanced.
 
-    The scores must be log-odds. Without an intercept, scores do not depend on how
-    frequent classes are, so the adjustment would be wrong.
+    The scores must be log-odds, as those of a softmax. Their intercept contains the log
+    of the class frequencies, which the adjustment removes.
     """
     if balanced and (loss != "softmax" or not intercept):
         raise ValueError(

@@ -217,8 +217,8 @@ def _shrunk(mean: np.ndarray, noise_sd: float) -> np.ndarray:
 def kept_share(squared: np.ndarray, noise: np.ndarray | float) -> np.ndarray:
     """Return the James-Stein factor, which shrinks noisy vectors.
 
-    E ||r||² = ||exact||² + d sd² for a noisy vector r (d,). The factor removes d sd²
-    from the squared length, and is at least 0 [James, Stein 1961].
+    E ||r||² = ||exact||² + d sd² for a noisy vector r (d,). The factor is
+    1 - d sd² / ||r||², or 0 if that is negative [James, Stein 1961].
 
     Parameters
     ----------

@@ -271,6 +271,6 @@ def _overfit(
     shift *= max(1.0, facts.n_classes / _SHIFT_CLASSES) ** _SHIFT_POWER_OF_CLASSES
     # Gaussian margins: a share `seen` of them is positive, and the shift moves all
     lost = seen - float(ndtr(ndtri(seen) - shift))
-    # a softmax does not change if all classes get the same weight: m - 1 are free
+    # the same change of all classes' weights does not change a softmax: m - 1 are free
     n_free = (facts.n_classes - 1) * facts.n_features
     return min(lost, _GAP_PER_PARAMETER * n_free / units)

@@ -158,7 +158,8 @@ class DPFC:
     ) -> Generator[Request, Released, RidgeSolver]:
         """Release the Gram matrix, and return a solver for it plus the ridge.
 
-        With `shrink`, its eigenvalues are shrunk first.
+        With `shrink`, the eigenvalues of a noisy matrix are shrunk first, unless it has
+        more than WIDEST_SPECTRUM columns.
 
         A constant outside the Gram matrix becomes a border, which needs no release. The
         square of the constant, clipped like rows, is public. Products of the constant

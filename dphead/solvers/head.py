@@ -21,8 +21,8 @@ _BLOCK = 4096  # rows that are scored at a time; chosen, not measured
 class AccuracyEstimate:
     """Hold the expected accuracy on new data of the same kind, with a 90 % interval.
 
-    The estimate is computed from released values only. `low` and `high` are the ends of
-    the interval.
+    The estimate is computed from released values and public sizes. `low` and `high` are
+    the ends of the interval.
     """
 
     accuracy: float
@@ -214,8 +214,8 @@ class LinearHead:
             )
         x = x if self.axes is None else self.axes.rows(x)
         rows = float_rows(self.transform, x)
-        # Training summed clipped rows. With an intercept, the clip changes the order of
-        # scores, so prediction clips too.
+        # Training summed clipped rows. With an intercept, the clip can change the order
+        # of scores, so prediction clips too.
         if self.feature_clip is not None:
             # float64 holds the square of any float32 number, so no norm overflows
             length = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -293,9 +293,9 @@ def _split_intercept(
 
 
 def join_intercept(head: LinearHead) -> np.ndarray:
-    """Return weights (width, n_classes) with the intercept as their last row.
+    """Return weights (width, n_classes) for statistics that score rows.
 
-    This is the inverse of `_split_intercept`, for statistics that score rows.
+    This is the inverse of `_split_intercept`.
     """
     append = head.transform.append
     return (

@@ -59,7 +59,8 @@ class _PlacedRows:
 class JaxSums:
     """Sum blocks on the devices (a `BlockSum`).
 
-    All rows, including kept rows, are in device memory.
+    The integers of rows, and of kept rows, are in device memory. The host computes
+    them.
 
     Guarantee
     ---------

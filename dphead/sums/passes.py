@@ -283,7 +283,7 @@ def on_every_core(
     items = chain(first, items)
     several = len(first) > 1
     del first  # otherwise these two blocks stay in memory for the whole pass
-    # Threads of BLAS and of this pass together take every core once.
+    # BLAS and this pass together run at most one thread per core.
     blas = _libraries().limit(limits=n_cores // len(sums), user_api="blas")
     with blas, ExitStack() as stack:
         if not several:  # starting a thread takes longer than summing a block

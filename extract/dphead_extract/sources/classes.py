@@ -110,8 +110,8 @@ class Classes:
 
         The name of a label (`name_of`) selects the class: the number 2 is the class
         "2", not the third class. A missing label has no class, and -1 has none unless a
-        class has this name. If no class is declared, integer labels of an array stay
-        unchanged.
+        class has this name. If no class is named, integer labels of an array are class
+        indices; negative ones, and ones beyond int32, become -1.
 
         Parameters
         ----------
@@ -132,8 +132,9 @@ class Classes:
         Raises
         ------
         ExtractError
-            If there are labels but no declared classes, a label is not a declared
-            class, or two class names differ only by white space around them.
+            If there are labels other than class indices but no declared classes, if a
+            label is not a declared class, or if a class name is empty or equals another
+            without the white space around it.
         """
         declared = "classes-flag" if self.names is not None else ""
         if labels is None or self.ignore_labels:

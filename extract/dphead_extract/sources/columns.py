@@ -52,7 +52,7 @@ class Columns:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Self:
-        """Read ROLE=NAME,... texts. A name without a role is one more feature.
+        """Read ROLE=NAME,... texts. After a feature, a name without a role is another.
 
         Raises ExtractError if a text is invalid.
         """
