@@ -1,7 +1,8 @@
 """Define the form of every statistic of private rows: an integer sum over rows.
 
-Each row contributes an outer product l qᵀ of two integer vectors, or a weighted square
-w q qᵀ. A subclass of `Statistic` (see `statistics`) defines three things:
+In a head's statistic, each row contributes an outer product l qᵀ of two integer
+vectors, or a weighted square w q qᵀ. A subclass of `Statistic` (see `statistics`)
+defines three things:
 
 - `unit`: the real value of one integer unit of the sum.
 - `sensitivity_sq`: the squared distance by which one row can move the sum, in these
