@@ -97,7 +97,7 @@ from PIL import Image
 model = timm.create_model("local-dir:{folder}", pretrained=True).eval()
 config = timm.data.resolve_model_data_config(model)
 transform = timm.data.create_transform(**config, is_training=False)
-# decode.py of this folder reads images of more kinds as in training
+# decode.py in this folder reads more kinds of images, as in training
 image = transform(Image.open("picture.png").convert("RGB"))
 scores = model(image[None])[0]
 print(model.pretrained_cfg["label_names"][scores.argmax()])
@@ -163,7 +163,7 @@ def input_in_words(trained: Trained, takes: str) -> str:
         most = trained.vocabulary - 1
         return f"{trained.n_features} tokens per row, from 0 to {most}"
     if takes == "features":
-        return f"{trained.n_features} features per row, made by {network}"
+        return f"{trained.n_features} features per row (backbone: {network})"
     if trained.kind == "head":
         size = extraction["transform"]["input_size"]
     else:

@@ -200,7 +200,7 @@ def test_onnx_of_other_features_is_the_head_alone(tmp_path):
     given = ("--axes-from", public, "--axes-count", 8)
     fitted("fit", features, "-o", tmp_path / "run", *LS, *given)
     done = export(tmp_path / "run", "onnx", tmp_path / "out")
-    assert done.takes == "12 features per row, made by arrays"
+    assert done.takes == "12 features per row (backbone: arrays)"
     assert holds(tmp_path / "out") == []
     session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx")
     x = rows(50, seed=3)[0]
