@@ -59,7 +59,7 @@ def _import(**given: Any) -> None:
     with shown("importing rows") as progress:
         done = import_features(options, progress)
     taken = (f"with {role}s" for role in done.roles)
-    print_written(done, f"by {options.backbone}", *taken)
+    print_written(done, f"backbone {options.backbone}", *taken)
     if done.columns:
         say("Features", _shortened(done.columns))
     say("Data set", done.dataset_id)
