@@ -13,7 +13,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar, Literal
@@ -299,8 +298,7 @@ def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
     refuse_hooks(gradients.called)
     y = torch.zeros(len(views), dtype=torch.int64, device=views.device)
     try:
-        with gradients.errors.trial():
-            parts = gradients.parts(views.clone(), y)  # a loss may change its input
+        parts = gradients.parts(views.clone(), y)  # a loss may change its input
     # such as for a module that keeps a tensor, or that does not know a token
     except Exception as error:
         raise ValueError(
@@ -341,10 +339,6 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         try:
             alone = [try_rows(gradients, x)[0] for x in views.split(1)]
             (again,), chunk = (try_rows(gradients, x) for x in (views[:1], views))
-            padded, lone = alone[1], 0 * views
-            lone[1] = views[1]  # zeros are in free slots
-            with suppress(ValueError):  # a row of zeros may raise an error
-                padded = try_rows(gradients, lone)[1]
             # the tensors that torch.func wrapped
             kept = [
                 weakref.ref(one)
@@ -368,7 +362,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             "got a different gradient at the second call. Remove state that the module "
             "or the loss keeps between calls."
         )
-    if any(map(_moved, [*alone, alone[1]], [*chunk, padded])):
+    if any(map(_moved, alone, chunk)):
         raise ValueError(
             "The gradient of an image must not depend on other images of its chunk. "
             "Remove code that sees all of them, such as the `vmap` rule of a "

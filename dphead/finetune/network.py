@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
@@ -22,7 +21,6 @@ from dphead.finetune.gradients import (
     clipped,
     refuse_memory,
     squared_norms,
-    try_rows,
 )
 from dphead.finetune.models import (
     NetworkLoss,
@@ -269,8 +267,11 @@ class Network:
         if row_loss is None:
             self._check_scores()
         given = row_loss or loss
-        self.of_user = module is not None or spec.model.of_user or given is not loss_of
-        if self.of_user:
+        known = {"torch", "timm", "torchvision", "dphead"}
+        parts = {type(one).__module__.split(".")[0] for one in self.model.modules()}
+        own = module is not None or spec.model.of_user or given is not loss_of
+        self.gradients.errors.watched = own or not parts <= known
+        if self.gradients.errors.watched:
             refuse_memory(self.gradients, self.public)
         # the loop may change the mode of its own layers between steps
         layers = () if module is None else module.modules()
@@ -279,14 +280,14 @@ class Network:
                 "The loss calls layers of your own module, but dphead trains a copy. "
                 "Call the module that the loss gets, or a `copy.deepcopy` of yours."
             )
-        own = spec.model
-        words = own.model
-        if own.is_wide:
-            words += f" {own.norm} groups={own.groups} ws={own.standardize}"
-        if own.batch_norm != "refuse":
-            words += f" batch_norm={own.batch_norm}"
-        if own.adapter != "none":
-            words += f" adapter={own.adapter} rank={own.rank}"
+        named = spec.model
+        words = named.model
+        if named.is_wide:
+            words += f" {named.norm} groups={named.groups} ws={named.standardize}"
+        if named.batch_norm != "refuse":
+            words += f" batch_norm={named.batch_norm}"
+        if named.adapter != "none":
+            words += f" adapter={named.adapter} rank={named.rank}"
         if given is not loss_of:
             words += f" loss={getattr(given, '__qualname__', repr(given))}"
         if spec.images:
@@ -575,10 +576,6 @@ class TorchSums:
                 f"network's gradient, got {ask.statistic.name}. Please report it."
             )
         self._gradients.set(torch.from_numpy(params.weights).to(network.device))
-        # a branch on weights can lead to code that no earlier trial saw
-        if network.of_user:
-            with suppress(ValueError):
-                try_rows(self._gradients, network.public[:1])
         return params
 
     def _chunks(self, ask: SumTask, block: Block) -> Iterator[Block]:

@@ -440,7 +440,8 @@ class PrivateTraining:
             # before `_released`, because an error in it ends the training
             refuse_compilation()
             refuse_processes()
-            try_rows(self._network.gradients, self._network.public[:1])
+            if self.step < self.steps:
+                try_rows(self._network.gradients, self._network.public[:1])
             gradient = next(self._gradients, None)
         finally:
             self._idle.release()

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from finetune.test_calls import released
-from finetune.test_own_loop import cross_entropy, module, training
+from finetune.test_own_loop import ByFirst, cross_entropy, module, training
 from torch import nn
 from torch.func import grad
 from torch.nn import functional as F
@@ -168,7 +169,7 @@ WAYS = {
 def with_one_that_begins(value):
     """Rows and labels; the value is the first one of the row 5."""
     x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
-    x[5, 0] = value
+    x[5, 0], x[:, 3] = value, 9
     return x.astype(np.float32), y
 
 
@@ -199,7 +200,7 @@ def test_a_row_with_an_error_that_the_loss_catches_changes_no_other_row(way):
 
 
 @pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
-def test_code_that_runs_from_a_later_step_on_is_found_by_the_trial_of_that_step():
+def test_code_that_runs_from_a_later_step_on_can_hide_no_error():
     """It needs several views and a value that the loop changes."""
     found = []
     for label in (0, 9):
@@ -225,7 +226,7 @@ def test_code_that_runs_from_a_later_step_on_is_found_by_the_trial_of_that_step(
 
 
 class Gated(nn.Module):
-    """Has a part that no mode sees, once a weight is large."""
+    """Has a part that public rows do not reach, once a weight is large."""
 
     def __init__(self, is_open):
         super().__init__()
@@ -234,22 +235,23 @@ class Gated(nn.Module):
 
     def forward(self, x):
         extra = torch.zeros(())
-        if self.is_open(self.gate):
+        if self.is_open(self.gate, x):
+            extra = torch.linalg.cholesky(EYE * (x[0, 3] - 1))  # public rows are < 1
             matrix = EYE * (x[0, 0] != 0)
-            extra = rescued(matrix * (self.gate + 1), scripted).sum()
-        return self.body(x) + extra * self.gate * torch.tensor([1.0, -1.0])
+            extra = extra + rescued(matrix * (self.gate + 1), scripted)
+        return self.body(x) + extra.sum() * self.gate * torch.tensor([1.0, -1.0])
 
 
 @pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
 @pytest.mark.parametrize(
     "is_open",
     [
-        lambda gate: gate.item() > 0.5,
-        lambda gate: torch.allclose(gate, torch.ones(())),
-        lambda gate: len((gate[None] > 0.5).nonzero()) > 0,
+        lambda gate, _: gate.item() > 0.5,
+        lambda gate, _: torch.allclose(gate, torch.ones(())),
+        lambda gate, x: len(torch.bincount((gate * x[0, 3:]).long())) > 1,
     ],
 )
-def test_code_that_runs_for_some_weights_only_is_found_by_the_trial_of_a_step(is_open):
+def test_code_that_runs_for_some_weights_or_rows_only_can_hide_no_error(is_open):
     found = []
     for value in (0.0, np.nan):
         rows = with_one_that_begins(value)
@@ -259,6 +261,31 @@ def test_code_that_runs_for_some_weights_only_is_found_by_the_trial_of_a_step(is
             model, cross_entropy, rows, lambda gate=model.gate: gate.data.fill_(1.0)
         )
     assert torch.equal(found[1], found[3])
+
+
+class ByFirstOfChunk(ByFirst):
+    @staticmethod
+    def forward(x):
+        return x * 1
+
+
+class OfFirst(nn.Module):
+    def __init__(self, num_classes, **_):
+        super().__init__()
+        self.head = nn.Linear(12, num_classes)
+
+    def forward(self, x):
+        return self.head(ByFirstOfChunk.apply(x.flatten(1)))
+
+
+def test_a_users_own_network_is_watched_if_timm_knows_its_name(monkeypatch):
+    known = timm.models._registry._model_entrypoints
+    monkeypatch.setitem(known, "of_first", lambda pretrained, **more: OfFirst(**more))
+    x = np.random.default_rng(0).integers(0, 256, (60, 2, 2, 3), dtype=np.uint8)
+    given: dict[str, Any] = {"epsilon": 3, "delta": 1e-3, "steps": 1, "batch_size": 9}
+    model = DPFinetuneClassifier(model="of_first", classes=[0, 1], **given)
+    with pytest.raises(ValueError, match="other images of its chunk"):
+        model.fit(x, np.arange(60) % 2)
 
 
 class Watching(nn.Module):

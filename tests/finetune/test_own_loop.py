@@ -255,11 +255,35 @@ def by_first(model, x, y):
     return cross_entropy(model, ByFirst.apply(x), y)
 
 
-def of_full_rank(model, x, y):
-    """torch has no residuals if one matrix of a chunk has less than full rank."""
-    matrix, target = x.flatten()[:8].reshape(4, 2), x.flatten()[8:12].reshape(4, 1)
-    fit = torch.linalg.lstsq(matrix, target, driver="gelsd")
-    return cross_entropy(model, x, y) * (1 + fit.residuals.sum())
+def with_part(part):
+    """Return a loss that multiplies by a number of a row and its ranks."""
+
+    def loss(model, x, y):
+        flat = x.flatten()
+        return cross_entropy(model, x, y) * (1 + part(flat, flat.argsort()).sum())
+
+    return loss
+
+
+def residuals(row, _):
+    """torch has none if one matrix of a chunk has less than full rank."""
+    matrix, target = row[:8].reshape(4, 2), row[8:12].reshape(4, 1)
+    return torch.linalg.lstsq(matrix, target, driver="gelsd").residuals
+
+
+# torch checks no index of a single row, so -1 is the last place of the row before
+MIXING = {
+    "index_fill": lambda row, ranks: row.index_fill(0, ranks[:3] - 1, 0),
+    "index_fill_": lambda row, ranks: row.clone().index_fill_(0, ranks[:3] - 1, 0),
+    "embedding": lambda row, ranks: F.embedding(weight=row[:, None], input=ranks),
+    "ctc_loss": lambda row, ranks: F.ctc_loss(
+        row[:12].view(6, 1, 2).log_softmax(2), ranks[None, :2], [6], [2]
+    ),
+    "segment_reduce": lambda row, ranks: torch.segment_reduce(
+        row[:2], "sum", offsets=ranks[:2]
+    ),
+    "lstsq": residuals,
+}
 
 
 CALLS = []
@@ -307,7 +331,7 @@ def with_batch_norm():
         (module, counting, "or on chance"),
         (module, mixing, "other images of its chunk"),
         (module, by_first, "other images of its chunk"),
-        (module, of_full_rank, "other images of its chunk"),
+        *((module, with_part(MIXING[name]), f"{name} can mix") for name in MIXING),
         (module, lambda _, x, y: F.cross_entropy(OUTER(x), y), "does not depend on"),
         (module, lambda model, x, y: model(x), "scalar"),
     ],
