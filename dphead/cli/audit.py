@@ -29,7 +29,7 @@ from dphead.privacy.rounding import rounded_down, rounded_up
     "--fits",
     type=values.NATURAL,
     default=1000,
-    help="Number of fits with the canary. As many fits are without it.",
+    help="Number of fits with the canary. An equal number is without it.",
 )
 @click.option(
     "--confidence",
@@ -52,7 +52,7 @@ def audit(
 
     Describe the fit by the options of `dphead fit`, or by a run's run.toml (--config).
     Its files are not used: rows are synthetic, so nothing is charged. Audits use the
-    same releases and noise as `dphead fit`. The auditor knows the rows, so it tests the
+    releases and the noise of a real fit. The auditor knows the rows, so it tests the
     distribution of all noise and samples. It bounds epsilon and mu from below and
     recomputes the claimed epsilon. Exit code 1: a bound exceeds the claim, a test
     fails, the claim is too small, or the canary moves a sum by more than its

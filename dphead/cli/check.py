@@ -23,9 +23,9 @@ from dphead.privacy.rounding import as_declared, rounded_up
 def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     """List what the guarantee of RUN, a run folder or report.json, does not cover.
 
-    Each finding has a reason and an action. The command recomputes the report's
-    epsilon from its releases and compares it with the head and the ledger. Exit code 0:
-    no findings; 1: findings; 2: no finished run, or a modified one.
+    Each finding has a reason and an action. The command recomputes the report's epsilon
+    from its releases, and compares the report with the head and the ledger. Exit code
+    0: no findings; 1: findings; 2: no finished run, or a modified one.
 
     \b
     dphead check run

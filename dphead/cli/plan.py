@@ -47,8 +47,8 @@ _OF_FITS = ("protect", "ledger")  # options that only --fits uses
 @click.option(
     "--fits",
     type=values.MANY,
-    help="Print whether the budget of FEATURES allows this number of fits at each "
-    "--epsilon, instead of a forecast.",
+    help="Instead of a forecast, print whether the budget of FEATURES allows all of "
+    "these fits together: this number at each --epsilon.",
 )
 @click.option(
     "--epsilon",
