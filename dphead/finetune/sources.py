@@ -32,9 +32,11 @@ from dphead.fit.ledgers import (
     data_set_of,
     declared_people,
     image_index,
+    ledger_holding,
     people_index,
 )
 from dphead.fit.noted import has_home
+from dphead.fit.run_folder import interrupted
 from dphead.privacy.contract import Rows
 from dphead.solvers.settings import typed
 from dphead.sums.hosts import Hosts, bounds
@@ -311,10 +313,11 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
 
     A features file has its own id. For images, an option may name the data set by an
     id, a file or a ledger. Otherwise it is the data set that already has the images, or
-    a new one. With an infinite epsilon, no ledger and no id system, new images get no
-    id. Without an index, only an option sets an id. A dry run keeps neither images,
-    people nor a new id. A ledger in memory keeps no images, and `FinetuneOptions`
-    refuses a declaration with it.
+    a new one. An interrupted run with --new-data-set keeps its data set. With an
+    infinite epsilon, no ledger and no id system, new images get no id. Without an
+    index, only an option sets an id. A dry run keeps neither images, people nor a new
+    id. A ledger in memory keeps no images, and `FinetuneOptions` refuses a declaration
+    with it.
 
     Parameters
     ----------
@@ -344,6 +347,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     if options.same_data_as is None:  # the ledger of that file can have been merged
         named = people.data_set(named)
     known = index.overlaps(data.digests) if index is not None else []
+    named = named or _begun(options, known)
     recorded, notable = not options.dry_run, [one for one in known if one.notable]
     in_memory = options.ledger == IN_MEMORY
     with people.held():
@@ -393,6 +397,19 @@ def _named(options: FinetuneOptions) -> str | None:
     if options.dataset_id is not None:
         return options.dataset_id
     return data_set_of(options.ledger)
+
+
+def _begun(options: FinetuneOptions, known: list[Overlap]) -> str | None:
+    """Return the data set that the run began as a new one before it was interrupted.
+
+    `known` are the data sets that share images with the run. None for other runs.
+    """
+    fit_id = interrupted(options.out) if options.new_data_set else None
+    for one in known:
+        # a run in this folder can have had other images
+        if fit_id and one.shared == one.own and ledger_holding(one.dataset_id, fit_id):
+            return one.dataset_id
+    return None
 
 
 def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | None:

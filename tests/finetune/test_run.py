@@ -172,6 +172,26 @@ def test_an_interrupted_run_continues_under_its_charge(tmp_path):
     np.testing.assert_array_equal(a, b)
 
 
+def test_an_interrupted_run_of_a_new_data_set_keeps_it(tmp_path):
+    """The images are in another data set too, which has a fit of its own."""
+    source(tmp_path)
+    finetune(options(tmp_path, "one", ledger=None))
+    given = replace(options(tmp_path, "two", ledger=None), new_data_set=True)
+    with pytest.raises(Crash):
+        finetune(given, progress=crash_at(2))
+    folder = image_index().folder
+    begun = {path: path.read_bytes() for path in folder.glob("*.digests")}
+    assert len(begun) == 2
+    more = images_file(tmp_path / "more.npz", names=["a", "b", "c"], test=10)
+    with pytest.raises((LedgerError, ValueError), match="the interrupted"):
+        finetune(replace(given, features=more))
+    # the other images are not added to the data set of the interrupted run
+    assert all(path.read_bytes() == held for path, held in begun.items())
+    report = finetune(given)["report"]
+    assert report["ledger"]["fits"] == 1
+    assert folder / f"{report['data']['dataset_id']}.digests" in begun
+
+
 def test_public_test_rows_are_measured_during_the_training(tmp_path):
     source(tmp_path)
     result = finetune(replace(options(tmp_path, "run"), evaluate_every=2))
