@@ -55,8 +55,8 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     every sum if it is not finite, or if its values in y are not ones and zeros.
 
     The score of a class is the logit of a sigmoid for this class. The gradients of a
-    row for all classes are clipped as one vector, so the number of classes per row
-    needs no limit.
+    row for all classes are bounded together, so the number of classes per row needs no
+    limit.
 
     Parameters
     ----------
