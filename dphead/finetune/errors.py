@@ -51,12 +51,14 @@ class Errors(TorchFunctionMode):
     def _noted(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a function, and note its error."""
         name = getattr(func, "__name__", "").partition(".")[0]
-        given = [*args, *kwargs.values()]
         try:
             if (
                 name in _MIXING
                 or kwargs.get("driver") in _DRIVERS
-                or (name == "embedding" and sum(map(_is_of_rows, given)) > 1)
+                or (
+                    name == "embedding"
+                    and sum(map(_is_of_rows, [*args, *kwargs.values()])) > 1
+                )
             ):
                 raise ValueError(f"{name} can mix the rows of a chunk")
             return func(*args, **kwargs)

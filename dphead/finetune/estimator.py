@@ -179,7 +179,7 @@ class DPFinetuneClassifier(PrivateClassifier):
             instead="group_cap=",
             group_cap=cap,
         )
-        settings = self._settings()
+        settings, settings_from = self._settings()
         network = self._network(settings, x, len(names))
         budget = (self.epsilon, self._delta(), self.relation, self.accountant)
         target = Target(*budget, 1 if cap else None, bool(cap))
@@ -190,7 +190,7 @@ class DPFinetuneClassifier(PrivateClassifier):
             name=f"finetune {settings.model}",
             preset=self.preset,
             settings=settings.record() | group_settings(cap),
-            settings_from="dphead's defaults",
+            settings_from=settings_from,
             space=source.feature_space,
             warnings=tuple(ungrouped),
         )
@@ -212,17 +212,17 @@ class DPFinetuneClassifier(PrivateClassifier):
         self._keep_run(result, about)
         return self
 
-    def _settings(self) -> Settings:
-        """Return the preset's settings, overridden by the given parameters."""
+    def _settings(self) -> tuple[Settings, str]:
+        """Return (settings, source): the preset's, overridden by the parameters."""
         given = {name: getattr(self, name, None) for name in NAMES}
         given["layers"] = tuple(self.layers) or None
         if isinstance(self.model, nn.Module):
             given["model"] = name_of(self.model)
         elif self.preset and self.model == ModelSpec.model:
             given["model"] = None
-        settings, _ = make_settings(given, self.preset, self.epsilon)
+        settings, source = make_settings(given, self.preset, self.epsilon)
         settings.check_complete()
-        return settings
+        return settings, source
 
     def _network(self, settings: Settings, x: np.ndarray, n_classes: int) -> Network:
         """Return the network for the rows x. Images have channels first."""

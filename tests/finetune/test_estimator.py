@@ -1,5 +1,7 @@
 """`DPFinetuneClassifier` behaves like a classifier and spends what it says."""
 
+import json
+
 import numpy as np
 import pytest
 from commands import dphead
@@ -12,6 +14,7 @@ from dphead import DPAutoClassifier
 from dphead.estimators import inputs
 from dphead.finetune import estimator, gradients
 from dphead.finetune.estimator import DPFinetuneClassifier
+from dphead.planning.presets import load
 from dphead.privacy.ledger import Ledger
 
 NAMES = np.array(["bird", "cat", "dog"])
@@ -244,6 +247,15 @@ def test_a_module_that_cannot_be_trained_privately_is_refused_by_its_layer(
 def test_check_knows_that_the_classes_were_declared(tmp_path):
     classifier(epsilon=3.0, steps=2).fit(*data()).save(tmp_path / "run")
     assert "inferred classes" not in dphead("check", tmp_path / "run").out
+
+
+@pytest.mark.parametrize("preset", [None, "tan23-5"])
+def test_the_report_names_the_source_of_the_settings(preset, tmp_path):
+    own = classifier(preset=preset, epsilon=8.0, steps=1, views=1).fit(*data())
+    own.save(tmp_path / "run")
+    method = json.loads((tmp_path / "run" / "report.json").read_text())["method"]
+    expected = "dphead's defaults" if preset is None else load("tan23-5")["source"]
+    assert method["source"] == expected
 
 
 def test_images_that_are_not_uint8_are_refused():
