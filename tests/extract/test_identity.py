@@ -43,15 +43,17 @@ def others(kind, images):
 
     The third result is the declared range. For "other pictures", levels differ.
     """
-    one, other = np.split(images.astype(np.float32), 2)
+    halves = np.split(images, 2)
     if kind == "other pictures":
-        return *np.split(images, 2), None
+        return *halves, None
+    one = halves[0].astype(np.float32)
     if kind == "lower bits":
         one = one // 2 * 257
         return one.astype(np.uint16), (one + 1).astype(np.uint16), None
     dtype = np.uint16 if kind == "samples outside the range" else np.float32
     one = one * 10 + 1000
-    one[:, 0], other = 0, one.copy()
+    one[:, 0] = 0
+    other = one.copy()
     other[:, 0] = 7
     return one.astype(dtype), other.astype(dtype), (1000, 3550)
 
