@@ -64,7 +64,11 @@ class Target:
             object.__setattr__(self, name, value)  # the class is frozen
 
     def budgeted(self, facts: ProblemInfo) -> ProblemInfo:
-        """Return a copy of the sizes with this target's μ, group cap and group mean."""
+        """Return a copy of the sizes with μ for one row, the group cap and group mean.
+
+        A group with k rows, or a replaced row, moves a sum by more than one row, so μ
+        is divided by this factor.
+        """
         moved = 2 if self.relation == "replace_one" else 1
         cap = self.group_cap or 1
         mu = mu_from_epsilon(self.epsilon, self.delta) / (moved * cap)
@@ -338,8 +342,8 @@ def large_delta(
 
     The result is also None for an infinite epsilon.
 
-    With a large delta, a mechanism may publish a whole unit: a row, or a group with
-    group_cap. The number of groups is private and at most n_rows, so a delta below
+    With a large delta, a mechanism may publish a whole unit: a row, or with group_cap a
+    whole group. The number of groups is private and at most n_rows, so a delta below
     1/n_rows is also below 1/groups.
     """
     if np.isinf(epsilon) or delta < 1 / n_rows:
