@@ -251,7 +251,7 @@ def test_check_knows_that_the_classes_were_declared(tmp_path):
 
 @pytest.mark.parametrize("preset", [None, "tan23-5"])
 def test_the_report_names_the_source_of_the_settings(preset, tmp_path):
-    own = classifier(preset=preset, epsilon=8.0, steps=1, views=1).fit(*data())
+    own = classifier(preset=preset, epsilon=8.0, steps=1).fit(*data())
     own.save(tmp_path / "run")
     method = json.loads((tmp_path / "run" / "report.json").read_text())["method"]
     expected = "dphead's defaults" if preset is None else load("tan23-5")["source"]
