@@ -42,6 +42,9 @@ from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
 
+# packages whose layers catch no errors of torch
+_PACKAGES = ("dphead.", "timm.", "torch.", "torchvision.")
+
 # Images per pass. More images were no faster on a CPU (times not stored).
 _CPU_IMAGES = 256
 _GPU_IMAGES = 4096  # chosen, not measured
@@ -267,11 +270,16 @@ class Network:
         if row_loss is None:
             self._check_scores()
         given = row_loss or loss
-        known = {"torch", "timm", "torchvision", "dphead"}
-        parts = {type(one).__module__.split(".")[0] for one in self.model.modules()}
-        own = module is not None or spec.model.of_user or given is not loss_of
-        self.gradients.errors.watched = own or not parts <= known
-        if self.gradients.errors.watched:
+        named, errors = spec.model, self.gradients.errors
+        errors.watched = not (
+            given is loss_of
+            and not named.of_user
+            and all(
+                type(one).__module__.startswith(_PACKAGES)
+                for one in self.model.modules()
+            )
+        )
+        if errors.watched:
             refuse_memory(self.gradients, self.public)
         # the loop may change the mode of its own layers between steps
         layers = () if module is None else module.modules()
@@ -280,7 +288,6 @@ class Network:
                 "The loss calls layers of your own module, but dphead trains a copy. "
                 "Call the module that the loss gets, or a `copy.deepcopy` of yours."
             )
-        named = spec.model
         words = named.model
         if named.is_wide:
             words += f" {named.norm} groups={named.groups} ws={named.standardize}"

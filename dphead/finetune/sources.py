@@ -32,11 +32,10 @@ from dphead.fit.ledgers import (
     data_set_of,
     declared_people,
     image_index,
-    ledger_holding,
     people_index,
 )
 from dphead.fit.noted import has_home
-from dphead.fit.run_folder import interrupted
+from dphead.fit.run_folder import begun
 from dphead.privacy.contract import Rows
 from dphead.solvers.settings import typed
 from dphead.sums.hosts import Hosts, bounds
@@ -347,7 +346,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     if options.same_data_as is None:  # the ledger of that file can have been merged
         named = people.data_set(named)
     known = index.overlaps(data.digests) if index is not None else []
-    named = named or _begun(options, known)
+    named = named or (begun(options.out, known) if options.new_data_set else None)
     recorded, notable = not options.dry_run, [one for one in known if one.notable]
     in_memory = options.ledger == IN_MEMORY
     with people.held():
@@ -355,14 +354,14 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
         # a declaration that a report states is checked and recorded
         uncounted &= people.system is None
         # the budget of a known data set, if any, covers every fit
-        if in_memory or (named is None and uncounted and not notable):
+        if in_memory or (uncounted and not named and not notable):
             named = named or next((one.dataset_id for one in notable), None)
             people, recorded = People(), False
         else:
             if people.shared_id is not None:
                 check_images(known, people)
-            new_set = named is None and options.new_data_set
-            claims = index is not None and named is None and not new_set
+            new_set = options.new_data_set and not named
+            claims = index is not None and not named and not new_set
             named = recognized(known) if claims else named
             people.check(named, data.groups)
             if options.dry_run and (claims or new_set):
@@ -372,18 +371,19 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
                 if claims and index is not None:
                     named, _ = index.claim(data.digests)
                 named = uuid.uuid4().hex if new_set else named
-                if named is not None:
+                if named:
                     people.keep(named, "", data.groups)
                     if index is not None and not claims:
                         index.add(named, data.digests)
     charged, record = None, people.record
-    if named is not None and recorded:
+    if named and recorded:
         charged = RowGroups(named, data.groups, record)
         record = declared_people(charged)
-    counted = None if named is None else counted_in(named)
-    known_now = recorded and named is not None and index is not None
     source = replace(
-        data.source, dataset_id=counted, people=record, images_known=known_now
+        data.source,
+        dataset_id=named and counted_in(named),
+        people=record,
+        images_known=charged is not None and index is not None,
     )
     beside = tuple(notable) if in_memory else ()
     return replace(data, source=source, charged=charged, known=beside)
@@ -397,19 +397,6 @@ def _named(options: FinetuneOptions) -> str | None:
     if options.dataset_id is not None:
         return options.dataset_id
     return data_set_of(options.ledger)
-
-
-def _begun(options: FinetuneOptions, known: list[Overlap]) -> str | None:
-    """Return the data set that the run began as a new one before it was interrupted.
-
-    `known` are the data sets that share images with the run. None for other runs.
-    """
-    fit_id = interrupted(options.out) if options.new_data_set else None
-    for one in known:
-        # a run in this folder can have had other images
-        if fit_id and one.shared == one.own and ledger_holding(one.dataset_id, fit_id):
-            return one.dataset_id
-    return None
 
 
 def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | None:

@@ -29,6 +29,7 @@ from dphead.fit.ledgers import (
     check_alone,
     counted_in,
     data_set_of,
+    ledger_holding,
     ledger_name,
     ledger_path,
     open_ledger,
@@ -237,6 +238,20 @@ def interrupted(out: Path) -> str | None:
     """Return the id of the unfinished fit in this folder, or None."""
     marker = _marker(out)
     return None if marker is None else marker["fit_id"]
+
+
+def begun(out: Path, known: Sequence[Overlap]) -> str | None:
+    """Return the data set whose ledger holds the folder's fit, or None.
+
+    `known` are the data sets that share images with a new run. A data set that lacks
+    some of the run's images is not returned.
+    """
+    fit_id = interrupted(out)
+    for other in known:
+        whole = other.shared == other.own
+        if fit_id and whole and ledger_holding(other.dataset_id, fit_id):
+            return other.dataset_id
+    return None
 
 
 def resumed_at(out: Path, done: int) -> list[int]:
