@@ -1,9 +1,8 @@
 """Warn about leaks that the guarantee of a fit does not cover.
 
 Two leaks are detected: pipeline steps fitted to the same rows, and searches that change
-settings between fits. Manual transforms and manual searches are not detected, and nor
-are steps that are estimators of dphead, which state their own guarantee. No row is
-read.
+settings between fits. Manual transforms and manual searches are not detected. Private
+estimators of dphead state their own guarantee. No row is read.
 """
 
 import sys
@@ -121,9 +120,11 @@ def _place(pipeline: "Pipeline", inner: Any) -> int:
 
 
 def _learns(step: Any) -> bool:
-    """Return whether a step learns from rows and is not an estimator of dphead."""
-    if step is None or step == "passthrough" or hasattr(step, "privacy_"):
+    """Return whether a step learns from rows without privacy."""
+    if step is None or step == "passthrough":
         return False
+    if hasattr(step, "privacy_"):
+        return not step.privacy_.private
     if type(step).__name__ == "FrozenEstimator":
         return False
     return not isinstance(step, BaseEstimator) or get_tags(step).requires_fit

@@ -92,6 +92,12 @@ def test_only_the_steps_before_the_private_one_are_named(blobs, tmp_path):
     assert len(texts) == 2
 
 
+def test_a_step_of_dphead_without_privacy_is_named(blobs):
+    steps = DPPCA(n_components=2, epsilon=np.inf), make()
+    texts = warned(lambda: make_pipeline(*steps).fit(*blobs))
+    assert any("earlier pipeline steps dppca were" in text for text in texts)
+
+
 def test_steps_of_pipelines_around_are_named_and_frozen_ones_are_not(blobs):
     x, y = blobs
     frozen = FrozenEstimator(StandardScaler().fit(np.eye(8)))
