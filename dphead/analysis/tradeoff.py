@@ -18,6 +18,7 @@ from dphead.privacy.accounting import (
     require,
     total_mu,
 )
+from dphead.privacy.python_values import python_value
 from dphead.privacy.rounding import percent_up
 
 # false-positive rates printed by `dphead account`
@@ -107,6 +108,7 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     ----------
     Balle, Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 1.
     """
+    mu, epsilon = python_value(mu), python_value(epsilon)
     require(epsilon >= 0, "epsilon must be at least 0", "epsilon", epsilon)
     require(mu >= 0, "mu must be at least 0", "mu", mu)
     if mu == 0 or (math.isinf(epsilon) and not math.isinf(mu)):

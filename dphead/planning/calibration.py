@@ -275,8 +275,9 @@ def calibrate(
     Raises
     ------
     ValueError
-        If epsilon, delta, the relation or the accountant is invalid, if `fixed` leaves
-        no event or no budget, or if noise to scale is not positive and finite.
+        If epsilon, delta, the relation or the accountant is invalid, if `fixed` has
+        other indices or leaves no event or no budget, or if noise to scale is not
+        positive and finite.
 
     Guarantee
     ---------
@@ -295,6 +296,12 @@ def calibrate(
         "epsilon",
         epsilon,
         "Use inf for no noise.",
+    )
+    require(
+        set(fixed) <= set(range(len(events))),
+        f"fixed must hold indices from 0 to {len(events) - 1}",
+        "fixed",
+        tuple(fixed),
     )
     held = [e for i, e in enumerate(events) if i in fixed]
     free = [e for i, e in enumerate(events) if i not in fixed and e.count]

@@ -92,6 +92,9 @@ def test_calibration_refuses_what_cannot_be():
         calibrate(one, 1.0, 1e-5, fixed=(0,))
     with pytest.raises(ValueError, match="at least one release must be free"):
         calibrate(one, 1.0, 1e-5, fixed=(0, 1))
+    for other in (-1, 2):
+        with pytest.raises(ValueError, match="fixed must hold indices from 0 to 1"):
+            calibrate(one, 8.0, 1e-5, fixed=(other,))
     with pytest.raises(ValueError, match="positive and finite"):
         calibrate([GaussianEvent(0.0)], 1.0, 1e-5)
     with pytest.raises(ValueError, match="epsilon must be positive"):

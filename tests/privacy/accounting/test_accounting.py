@@ -288,6 +288,14 @@ def test_no_noise_is_infinite_and_no_release_is_free(accountant):
     assert cost() == 0
 
 
+@pytest.mark.parametrize("scalar", [np.float16, np.float32, np.longdouble])
+def test_a_delta_of_scalars_of_numpy_is_that_of_their_values(scalar):
+    """Their own arithmetic would round it, also down."""
+    for mu, epsilon in ((0.1, 0.5), (3.0, 10.0), (10.0, 3.0)):
+        given = scalar(mu), scalar(epsilon)
+        assert delta_from_mu(*given) == delta_from_mu(*map(float, given))
+
+
 def test_extremes():
     assert delta_from_mu(0, 1) == delta_from_mu(1, math.inf) == 0
     assert delta_from_mu(math.inf, 1) == 1
