@@ -381,25 +381,19 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
             "Other fits on the same rows add to this epsilon without being counted",
             "Charge all fits on these rows to one ledger file (--ledger)",
         )
-    fits, lost = run.fits or [], None
-    if run.fits is not None and ledger["fit_id"] not in {f["fit_id"] for f in fits}:
-        lost = "the data set's ledger does not have this fit", "this fit"
-    elif run.fits is not None and len(fits) < ledger["fits"]:
-        what = f"the ledger has {len(fits)} fits, but had {ledger['fits']} when this "
-        lost = f"{what}fit ended", "all fits"
-    if lost is not None:
-        yield Finding(
-            "fit not in the ledger",
-            lost[0],
-            "The ledger's total omits a fit that was released",
-            f"Restore the ledger from a copy with {lost[1]}",
-        )
     yield from uncounted(run)
 
 
 def uncounted(run: FinishedRun) -> Iterator[Finding]:
-    """Yield a finding for each other ledger with fits on the run's images."""
-    for where in run.elsewhere:
+    """Yield findings on fits that the ledger lacks, and on fits in other ledgers."""
+    if run.lost:
+        yield Finding(
+            "fit not in the ledger",
+            "the ledger lacks this fit, or fits that it had when this fit ended",
+            "The ledger's total omits a fit that was released",
+            "Restore the ledger from a copy with all fits",
+        )
+    for where, _ in run.elsewhere:
         yield Finding(
             "fits in another ledger",
             f"this run's ledger does not count {where}",
@@ -446,13 +440,12 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
 def notes(run: FinishedRun) -> list[str]:
     """Return notes for the reader: further fits, and what could not be checked."""
     ledger, found = run.report["ledger"], []
-    if run.fits is None:
+    if run.fits is None and not run.lost:
         found.append(
             f"the ledger {ledger['path']} is not reachable, so only the report's "
             "releases were recomputed"
         )
-    elif len(run.fits) > ledger["fits"]:
-        later = len(run.fits) - ledger["fits"]
+    elif (later := len(run.fits or ()) - ledger["fits"]) > 0:
         # a merged ledger also counts fits that are older than this one
         kind = "more" if run.ledger_now.get("is_sum") else "later"
         more = f"{later} {kind} fit{'' if later == 1 else 's'}"

@@ -10,7 +10,7 @@ from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.moving import holds_all
 from dphead.privacy.ledger.schema import HeldLedger
 from dphead.privacy.ledger.server import is_on_server
-from dphead.privacy.ledger.store import IN_MEMORY, MERGED, MOVED, LedgerError
+from dphead.privacy.ledger.store import MERGED, MOVED, LedgerError
 
 _DATA_SET = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _HOME = "$DPHEAD_HOME"  # stands for `ledger_home()`, even if XDG_DATA_HOME sets it
@@ -82,14 +82,15 @@ def data_sets_of_home() -> list[str]:
     return sorted({path.stem for path in files if _DATA_SET.fullmatch(path.stem)})
 
 
-def named(path: str, folder: Path) -> str:
+def named(path: str, folder: Path | None) -> str:
     """Return the name of a ledger for a report in `folder`, without an absolute path.
 
     An absolute path may contain a user's name. The name of a file starts at
-    DPHEAD_HOME, at the user's home, or at the report's folder. Names of ledgers in
-    memory or on a server stay unchanged.
+    DPHEAD_HOME, at the user's home, or at the report's folder. Without a folder, the
+    path of a file outside these homes stays absolute. Ledgers in memory or on a server
+    keep their names, and so do names that this function returned in another home.
     """
-    if path == IN_MEMORY or is_on_server(path):
+    if is_on_server(path) or not os.path.isabs(path):
         return path
     path = os.path.realpath(path)  # as the starts below, where links are resolved, too
     starts = {"~": os.path.expanduser("~")}
@@ -99,7 +100,7 @@ def named(path: str, folder: Path) -> str:
         inside = os.path.relpath(path, os.path.realpath(start))
         if not inside.startswith(os.pardir):
             return f"{name}/{inside}"
-    return os.path.relpath(path, os.path.realpath(folder))
+    return path if folder is None else os.path.relpath(path, os.path.realpath(folder))
 
 
 def located(name: str, folder: Path) -> Path | str:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from dphead.privacy.ledger.moving import counted_data_sets
 from dphead.privacy.ledger.schema import HeldLedger, canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
-from dphead.privacy.ledger.store import PEOPLE
+from dphead.privacy.ledger.store import IDENTITY, PEOPLE
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 from dphead.solvers.settings import MOST_RELEASES
 
@@ -82,7 +82,7 @@ class FinishedRun:
         Names of the files in the run folder; empty if only a report was read.
     fits : list of dict or None
         All fits of the ledger, oldest first, or None if the ledger cannot be reached.
-    elsewhere : dict
+    elsewhere : list of tuple
         Ledgers with fits that the run's ledger does not count, from the report or from
         `ledgers.read_known`: a description for the data holder, and the ledger's public
         entry in a report.
@@ -90,8 +90,11 @@ class FinishedRun:
         The ledger that the run's ledger was merged into, or moved to, after the fit.
         `fits` are its fits.
     limit : dict or None
-        The "path", "budget", "is_sum", "dataset_id" and "people" of the ledger that has
-        `fits`.
+        The "path", "identity", "budget", "is_sum", "dataset_id" and "people" of the
+        ledger that has `fits`.
+    lost : bool
+        Whether the run's ledger, or the given one, lacks fits that the run's ledger had
+        when the report was written. `fits` is then None.
     """
 
     report: dict[str, Any]
@@ -99,10 +102,11 @@ class FinishedRun:
     head: dict[str, Any] | None
     tensors: frozenset[str]
     files: tuple[str, ...]
-    fits: list[dict[str, Any]] | None
-    elsewhere: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fits: list[dict[str, Any]] | None = None
+    elsewhere: Sequence[tuple[str, dict[str, Any]]] = ()
     merged: str | None = None
     limit: dict[str, Any] | None = None
+    lost: bool = False
 
     @property
     def ledger_now(self) -> dict[str, Any]:
@@ -126,7 +130,7 @@ class FinishedRun:
             "fits": fits,
             "total_epsilon": total.epsilon,
             "total_accountant": total.accountant,
-            "elsewhere": [*self.elsewhere.values()],
+            "elsewhere": [one for _, one in self.elsewhere],
         }
         data = report["data"]
         # people of arrays are not declared
@@ -204,22 +208,16 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
                 "ledger.json has no such fit",
             )
     names = tuple(sorted(p.name for p in folder.iterdir())) if folder else ()
-    fits, merged, limit = _ledger_fits(report, plan, ledger, file)
-    return FinishedRun(
-        report,
-        plan,
-        head,
-        tensors,
-        names,
-        fits,
-        {
+    elsewhere = [
+        (
             f"the ledger {one['path']} with fits on {one['of']}"
-            f"{' (' + one['protects'] + ')' if one.get('protects') else ''}": one
-            for one in report["ledger"]["elsewhere"]
-        },
-        merged,
-        limit,
-    )
+            f"{' (' + one['protects'] + ')' if one.get('protects') else ''}",
+            one,
+        )
+        for one in report["ledger"]["elsewhere"]
+    ]
+    found = _ledger_fits(report, plan, ledger, file)
+    return FinishedRun(report, plan, head, tensors, names, elsewhere=elsewhere, **found)
 
 
 def _check_digests(report: dict[str, Any], folder: Path, file: Path) -> None:
@@ -406,25 +404,27 @@ def _check_recorded(
 
 def _ledger_fits(
     report: dict[str, Any], plan: Plan, given: str | Path | None, file: Path
-) -> tuple[list[dict[str, Any]] | None, str | None, dict[str, Any] | None]:
-    """Return the fits, place and limit of the ledger that now counts the run.
+) -> dict[str, Any]:
+    """Return "fits", "limit" and "merged" of the ledger that now counts the run.
 
-    The place is None for the run's own ledger. All three are None if the ledger is
-    unreachable. Otherwise fits and limit are not None.
+    The result has no fits if the ledger is unreachable or does not count the run.
+    "lost" is then True for an older copy and for `given`, and False for a different
+    ledger in the place of the run's own.
 
     Raises ValueError if the ledger contradicts the report, or if `given` is missing.
     """
-    path = given or located(report["ledger"]["path"], file.parent)
+    said = report["ledger"]
+    path = given or located(said["path"], file.parent)
     if is_on_server(path):
         if given is None and team_url() is None:
-            return None, None, None
+            return {}
     elif not Path(path).is_file():
         if given is not None:
             raise ValueError(
                 f"the ledger {path} does not exist. Pass its current path, or omit it "
                 "to use the path in the report."
             )
-        return None, None, None
+        return {}
     # a server's URL names all ledgers of the server: the data set selects one
     on_server = is_on_server(given)
     book = Ledger(
@@ -432,19 +432,16 @@ def _ledger_fits(
     )
     path = book.path
     check_undamaged(book)
-    fits, theirs, budget = book.fits(), book.meta("dataset_id"), book.budget()
+    fits, theirs, limit = book.fits(), book.meta("dataset_id"), _limit(book)
     own = report["data"].get("dataset_id")
-    if own in counted_data_sets(book):  # the run's ledger was merged into this one
-        _check_recorded(report, plan, fits, file)
-        with closing(book):
-            return fits, path, _limit(book)
+    # whether the run's ledger was merged into this one
+    merged = own in counted_data_sets(book)
     # a merge after the report may have fixed or lowered the budget
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place = counted_at(book)
     away = place is None and _is_away(book)
-    limit = _limit(book)
     book.close()
-    if own is not None and theirs not in (None, own):
+    if own is not None and not merged and theirs not in (None, own):
         todo = "Pass the run's own ledger, or omit it to use the path in the report."
         if given is None:
             todo = "Restore the run's own ledger at this path."
@@ -452,27 +449,35 @@ def _ledger_fits(
             f"The ledger {path} belongs to data set {theirs}, but the run used data "
             f"set {own}. {todo}"
         )
-    said = report["ledger"].get("budget")
-    if said not in before:
-        stated, now = map(_budget_in_words, (said, budget))
+    if not _counts(report, plan, fits, file):
+        both = said.get("identity"), limit["identity"]
+        differ = None not in both and both[0] != both[1]
+        return {"lost": not differ or given is not None}
+    if merged:
+        return {"fits": fits, "merged": path, "limit": limit}
+    if said.get("budget") not in before:
+        stated, now = map(_budget_in_words, (said.get("budget"), limit["budget"]))
         raise _changed(file, "ledger.budget", stated, f"the ledger has {now}")
-    then = fits[: report["ledger"]["fits"]]
-    if (
-        _check_recorded(report, plan, then, file)
-        and len(then) == report["ledger"]["fits"]
-    ):
-        total = _spent_in(then, report).epsilon
-        if not math.isclose(total, report["ledger"]["total_epsilon"], rel_tol=1e-6):
-            raise _changed(
-                file,
-                "ledger.total_epsilon",
-                report["ledger"]["total_epsilon"],
-                f"the ledger gives {total}",
-            )
+    total = _spent_in(fits[: said["fits"]], report).epsilon
+    if not math.isclose(total, said["total_epsilon"], rel_tol=1e-6):
+        name, but = "ledger.total_epsilon", f"the ledger gives {total}"
+        raise _changed(file, name, said["total_epsilon"], but)
     if place is None:
-        return (None, None, None) if away else (fits, None, limit)
+        return {} if away else {"fits": fits, "limit": limit}
     with closing(Ledger(place, read_only=True)) as book:
-        return book.fits(), place, _limit(book)
+        return {"fits": book.fits(), "merged": place, "limit": _limit(book)}
+
+
+def _counts(
+    report: dict[str, Any], plan: Plan, fits: list[dict[str, Any]], file: Path
+) -> bool:
+    """Return whether a ledger with these fits counts the run.
+
+    It has the run's own fit, and at least as many fits as the report. All code that
+    reads a finished run uses this decision.
+    """
+    held = _check_recorded(report, plan, fits, file)
+    return held and len(fits) >= report["ledger"]["fits"]
 
 
 def _is_away(book: Ledger) -> bool:
@@ -496,9 +501,10 @@ def _is_away(book: Ledger) -> bool:
 
 
 def _limit(book: Ledger) -> dict[str, Any]:
-    """Return a ledger's path, budget, data set id and id system, as a dict."""
+    """Return a ledger's path, identity, budget, data set id and id system."""
     return {
         "path": book.path,
+        "identity": book.meta(IDENTITY),
         "budget": book.budget(),
         "is_sum": book.is_sum(),
         "dataset_id": book.meta("dataset_id"),

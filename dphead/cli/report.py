@@ -86,7 +86,7 @@ def note_changes(finished: Any) -> None:
 
     _note([*outdated(finished), *uncounted(finished)])
     path = finished.report["ledger"]["path"]
-    if finished.fits is None and path != IN_MEMORY:
+    if finished.fits is None and not finished.lost and path != IN_MEMORY:
         said = (
             f"! the ledger {path} is not reachable, so merges and fits after this run "
             "are unknown. Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"

@@ -11,8 +11,7 @@ import os
 import sys
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -40,7 +39,7 @@ from dphead.fit.fit import (
     charge_ledger,
     warn_of_duration,
 )
-from dphead.fit.ledgers import Elsewhere, charged_elsewhere, open_ledger
+from dphead.fit.ledgers import charged_elsewhere, open_ledger
 from dphead.fit.noted import check_noted
 from dphead.fit.options import (
     ALLOW_LARGE_DELTA,
@@ -67,7 +66,7 @@ from dphead.planning.plan import FitPlan, large_delta, make_plan
 from dphead.planning.worth import about_noise, is_too_little
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import is_on_server, is_url
-from dphead.privacy.ledger.store import IDENTITY, IN_MEMORY, PEOPLE
+from dphead.privacy.ledger.store import IN_MEMORY, PEOPLE
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import Solver
@@ -243,6 +242,17 @@ class PrivateEstimator(BaseEstimator):
             state["ledger"] = given
         return state if path in (None, IN_MEMORY) else {**state, "_ledger": path}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "privacy_" in state:
+            # An earlier version kept ledgers with private counts, and did not keep
+            # which settings were chosen.
+            kept = [
+                one if isinstance(one, dict) else one.fact() | {"path": one.path}
+                for one in state.get("_beside", ())
+            ]
+            state = {"_chosen": [True], **state, "_beside": kept}
+        super().__setstate__(state)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.epsilon != np.inf
@@ -310,8 +320,9 @@ class PrivateEstimator(BaseEstimator):
                 weaker |= {} if noise.private else {"seed": SEEDED}
             # other ledgers may hold fits on the same images
             named = data.source.dataset_id or ledger.meta("dataset_id")
-            others = charged_elsewhere(named, ledger.path)
-            weaker["ledgers"] = _about_ledgers(others)
+            # entries for `save`, without private counts: they can be pickled
+            beside = [one.fact() for one in charged_elsewhere(named, ledger.path)]
+            weaker["ledgers"] = " ".join(map(uncounted, beside))
             for subject, text in weaker.items():
                 if text and is_news(self, subject):
                     warnings.warn(printable(text), PrivacyWarning, stacklevel=3)
@@ -352,7 +363,7 @@ class PrivateEstimator(BaseEstimator):
             vars(self).pop(name, None)
         if not follows:
             self._ledger: str | Ledger = ledger
-        self._beside = [one.without_counts() for one in others]  # can be pickled
+        self._beside = beside
         tell_holder(data.notice())
         return result
 
@@ -479,7 +490,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         pickled.
         """
         self._about = about
-        self._result: Any = replace(result, ledger=None)  # type: ignore[arg-type]
+        # without the time, which is private and could be published in a pickle
+        self._result: Any = replace(
+            result,
+            ledger=None,  # type: ignore[arg-type]
+            seconds=0.0,
+        )
         each = result.trained.class_accuracy
         report = {
             "data": vars(about.source),
@@ -528,26 +544,17 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             about = replace(about, source=source)
             now = about_people(vars(source)) or ""
             notes = [note.replace(at_fit or now, now) for note in notes]
-        about = beside_others(about, out, ledger.path, tuning, charged=True)
-        # ledgers that were known at the fit; a pickle of an earlier version lacks them
-        known = vars(self).get("_beside", ())
-        listed = [(one.path, one.identity) for one in about.elsewhere]
-        listed.append((ledger.path, ledger.meta(IDENTITY)))
-        beside = [
-            one
-            for one in known
-            if not (_is_listed(one, listed) or _counts(ledger, one))
-        ]
         first = [fit["fit_id"] for fit in ledger.fits()[:1]]
-        earlier = first not in ([], [self._result.fit_id])
-        if tuning == "none" and (earlier or beside):
-            raise tuned_on(ledger.path if earlier else beside[0].path)
-        about = replace(about, elsewhere=(*about.elsewhere, *beside))
-        # the notes name other ledgers by absolute paths
-        named = _about_ledgers(known)
-        notes = [" ".join(note.replace(named, "").split()) for note in notes]
-        notes.append(_about_ledgers(about.elsewhere, out))
-        about = replace(about, warnings=tuple(filter(None, notes)))
+        if tuning == "none" and first not in ([], [self._result.fit_id]):
+            raise tuned_on(ledger.path)
+        # other ledgers get new warnings, because their names depend on the folder
+        told = " ".join(map(uncounted, self._beside))
+        notes = [" ".join(note.replace(told, "").split()) for note in notes]
+        # the home of the fit can know more ledgers than this one
+        about = replace(
+            about, elsewhere=tuple(self._beside), warnings=tuple(filter(None, notes))
+        )
+        about = beside_others(about, out, ledger.path, tuning, charged=True)
         result = replace(self._result, ledger=ledger)
         facts |= saved_facts(about, vars(self)["classes_"])
         with locked(out):
@@ -560,28 +567,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
                 tuning=tuned,
                 sha256=save(out, result.trained, facts),
             )
-
-
-def _about_ledgers(others: Iterable[Elsewhere], folder: Path | None = None) -> str:
-    """Return the warnings about other ledgers, as in a report in `folder`."""
-    return " ".join(uncounted(one.fact(folder)) for one in others)
-
-
-def _is_listed(one: Elsewhere, listed: Iterable[tuple[str, str | None]]) -> bool:
-    """Return whether a ledger is among ledgers with these paths and identities."""
-    by_path = one.identity is None
-    wanted = one.path if by_path else one.identity
-    return wanted in [path if by_path else identity for path, identity in listed]
-
-
-def _counts(ledger: Ledger, other: Elsewhere) -> bool:
-    """Return whether another ledger was closed, and this one has its fits now."""
-    with (
-        suppress(LedgerError),
-        closing(Ledger(other.path, read_only=True)) as book,
-    ):
-        return counted_at(book) == ledger.path
-    return False
 
 
 def _on_processes(

@@ -23,6 +23,7 @@ from dphead.analysis.protected import (
 from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import plain
 from dphead.fit.report import statement_of
+from dphead.privacy.ledger import LedgerError
 from dphead.privacy.loss import loss_named
 from dphead.solvers.head import LinearHead
 
@@ -147,7 +148,14 @@ def guarantee_of(
 
     They include the guarantee in the report, the budget if it covers all fits, and the
     digests of the report and the head. The statement counts the ledgers' present fits.
+
+    Raises LedgerError if the ledger lost fits, because its budget may be exceeded.
     """
+    if finished.lost:
+        raise LedgerError(
+            "the ledger lacks this fit, or fits that it had when this fit ended. "
+            "Nothing was exported. Restore a copy that holds all its fits."
+        )
     report, ledger, now = finished.report, finished.ledger_now, finished.report_now()
     found = {key: report["guarantee"][key] for key in _GUARANTEE}
     # a budget covers the fits of its ledger, not fits on the same rows elsewhere

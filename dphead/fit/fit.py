@@ -22,7 +22,7 @@ from dphead.fit.duration import (
     time_in_words,
 )
 from dphead.fit.files import SourceFacts, source_of_arrays
-from dphead.fit.ledgers import Elsewhere, RowGroups, charging
+from dphead.fit.ledgers import RowGroups, charging
 from dphead.fit.loop import Progress, follow, lead
 from dphead.fit.memory import share
 from dphead.fit.processes import agree
@@ -65,8 +65,8 @@ class About:
         `ChosenAxes.doubt`.
     warnings : tuple of str
         Warnings for the report.
-    elsewhere : tuple of Elsewhere
-        Ledgers that the fit's ledger does not count.
+    elsewhere : tuple of dict
+        Entries (`Elsewhere.fact`) of ledgers that the fit's ledger does not count.
     """
 
     source: SourceFacts
@@ -79,7 +79,7 @@ class About:
     axes: dict[str, Any] | None = None
     doubt: str = ""
     warnings: tuple[str, ...] = ()
-    elsewhere: tuple[Elsewhere, ...] = ()
+    elsewhere: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

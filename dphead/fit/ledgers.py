@@ -440,31 +440,24 @@ class Elsewhere:
     """
 
     path: str
-    dataset_id: str
-    fits: int | None
-    budget: dict[str, float] | None
+    dataset_id: str = ""
+    fits: int | None = None
+    budget: dict[str, float] | None = None
     overlap: Overlap | None = None
     shares: bool = False
     identity: str | None = None
     protects: str | None = None
 
-    def without_counts(self) -> Self:
-        """Return this ledger without the private numbers of shared images."""
-        if self.overlap is None:
-            return self
-        return replace(self, overlap=Overlap(self.overlap.dataset_id, 0, 0, 0))
-
     def fact(self, folder: Path | None = None) -> dict[str, object]:
-        """Return this ledger's public entry in the report in `folder`.
+        """Return this ledger's public entry in the report in `folder` (`named`).
 
         Private images affect only whether this ledger is listed at all.
         """
         of = "the same data set" if self.overlap is None else "some of the images"
         if self.shares:
             of = "a data set of the same id system"
-        path = self.path if folder is None else named(self.path, folder)
         return {
-            "path": path,
+            "path": named(self.path, folder),
             "fits": self.fits,
             "identity": self.identity,
             "of": of,
@@ -903,64 +896,86 @@ def _on_team(dataset_id: str) -> list[str]:
 
 
 def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
-    """Return the known ledger of a data set that holds a fit, or None."""
+    """Return the known ledger of a data set with a fit and the most fits, or None."""
     if dataset_id is None or not has_home():
         return None
+    found = dict[str, int]()
     for path in _counted_with(dataset_id)[1]:
         with suppress(LedgerError), closing(Ledger(path, read_only=True)) as book:
             if book.holds(fit_id):
-                return path
-    return None
+                found[path] = book.count_fits()
+    return max(found, key=found.__getitem__, default=None)
 
 
 def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     """Return a run (`records.read_run`), with other ledgers of fits on its images.
 
-    If the run's folder was moved, its ledger is looked for in DPHEAD_HOME.
+    If the run's folder was moved, or an older copy or a different ledger is in the
+    place of its ledger, its ledger is looked for in DPHEAD_HOME.
     """
     found = read_run(path, ledger)
     said = found.report
-    if found.fits is None:
+    if found.fits is None and not (ledger and found.lost):
         named = said["data"].get("dataset_id")
         place = ledger_holding(named, said["ledger"]["fit_id"])
         found = found if place is None else read_run(path, place)
     # arrays have no data set, and their ledger can have one
     dataset_id = said["data"].get("dataset_id") or found.ledger_now.get("dataset_id")
     folder = path if path.is_dir() else path.parent
-    own = [located(said["ledger"]["path"], folder)]
-    own += [ledger_name(ledger, dataset_id)] if ledger else []
-    own += [found.limit["path"]] if found.limit else []
-    known = other_ledgers(dataset_id, *own)
-    elsewhere = {str(one): one.fact(folder) for one in known if one.fits != 0}
+    own = [
+        Elsewhere(str(located(one["path"], folder)), identity=one.get("identity"))
+        for one in (said["ledger"], found.limit)
+        if one is not None
+    ]
+    known = [
+        one
+        for one in charged_elsewhere(dataset_id, *(one.path for one in own[1:]))
+        # a different ledger can be in the place of the run's own
+        if not any(_can_be(one.path, one.identity, other) for other in own)
+    ]
+    elsewhere = [(str(one), one.fact(folder)) for one in known]
     # a different home may know more ledgers, which the report names
-    for text, one in found.elsewhere.items():
-        # a default ledger of this home can have the name of one of another home
-        least, identity = max(1, one["fits"] or 0), one.get("identity")
-        told = [
-            k.path
-            for k in known
-            if k.fits is None or (k.fits >= least and identity in (None, k.identity))
-        ]
-        paths = [*map(str, own), *told]
-        if not _is_told(one["path"], folder, paths, found):
-            elsewhere[text] = one
+    elsewhere += [
+        (text, one)
+        for text, one in found.elsewhere
+        if not is_listed(one, [*known, *own], folder)
+    ]
     return replace(found, elsewhere=elsewhere)
 
 
-def _is_told(name: str, folder: Path, paths: Sequence[str], run: FinishedRun) -> bool:
-    """Return whether a ledger that a report names is known or counted already.
+def is_listed(
+    entry: Mapping[str, Any], known: Sequence[Elsewhere], folder: Path
+) -> bool:
+    """Return whether known ledgers have all fits of an earlier entry in a report.
 
-    It is one of `paths`, or the ledger that now counts the run has all its charges.
+    All lists of other ledgers use this function. A ledger is recognized by its
+    identity, or by its place without one, and must have as many fits as the entry: an
+    older copy has fewer. Unknown fits (None) of the run's own or of a missing ledger
+    are enough in the same place only, because a copy keeps the identity. A closed
+    ledger is listed if its fits count in a known ledger.
     """
+    identity, fits = entry.get("identity"), entry["fits"] or 0
     try:
-        place = str(located(name, folder))
-        if any(place == one or _one_file(place, one) for one in paths):
-            return True
-        with closing(Ledger(place, read_only=True)) as book:
-            counted = counted_at(book)
-    except LedgerError:  # without DPHEAD_HOME, missing or unreadable
+        place = str(located(entry["path"], folder))
+    except LedgerError:  # without DPHEAD_HOME
         return False
-    return counted is not None and counted == (run.limit or {}).get("path")
+    for one in known:
+        same = _can_be(place, identity, one)
+        if one.fits is not None:
+            copied = identity is not None and identity == one.identity
+            same = (same or copied) and one.fits >= fits
+        if same:
+            return True
+    with suppress(LedgerError), closing(Ledger(place, read_only=True)) as book:
+        counted = counted_at(book) in [one.path for one in known]
+        return counted and identity in (None, book.meta(IDENTITY))
+    return False
+
+
+def _can_be(place: str, identity: str | None, other: Elsewhere) -> bool:
+    """Return whether a ledger at a place can be `other`: same place and identity."""
+    same = place == other.path or _one_file(place, other.path)
+    return same and (None in (identity, other.identity) or identity == other.identity)
 
 
 def knows_images(file: FeaturesFile) -> bool:
@@ -1039,7 +1054,8 @@ def _read(
         raise
     except (LedgerError, ValueError):
         budget = noted_budget(place)
-        return Elsewhere(place, name, None, budget, shares=name != dataset_id), [], []
+        shares = name != dataset_id
+        return Elsewhere(place, name, budget=budget, shares=shares), [], []
 
 
 def _protects(book: Ledger) -> str | None:

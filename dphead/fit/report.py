@@ -29,11 +29,11 @@ from dphead.analysis.protected import (
 )
 from dphead.analysis.records import SCHEMA
 from dphead.fit.fit import FitResult
-from dphead.fit.ledgers import Elsewhere
 from dphead.fit.options import TUNING
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
 from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger.store import IDENTITY
 
 
 def guarantee(
@@ -89,7 +89,7 @@ def statement_of(report: dict[str, Any]) -> str:
         things=name_counted(report),
         infinite=float("inf"),
         about_people=about_people(report["data"]),
-        others=[uncounted(one) for one in ledger["elsewhere"]],
+        others=[uncounted(one, ledger["path"]) for one in ledger["elsewhere"]],
         about_sum=about_sum(ledger["total_epsilon"], ledger["total_accountant"]),
     )
     return text.strip().replace("\n", " ")
@@ -109,19 +109,21 @@ class Tested(NamedTuple):
 NOT_TESTED = Tested()
 
 
-def uncounted(elsewhere: dict[str, Any]) -> str:
+def uncounted(elsewhere: dict[str, Any], own: str | None = None) -> str:
     """Return a sentence about fits that the run's ledger does not count.
 
-    `elsewhere` is the dict that `Elsewhere.fact` returns.
+    `elsewhere` is the dict that `Elsewhere.fact` returns. `own` is the name of the
+    run's ledger, which a ledger of another home can also have.
     """
     fits = elsewhere["fits"]
+    the = "A different ledger" if elsewhere["path"] == own else "The ledger"
     held = f"holds {fits} fit{'s' if fits != 1 else ''}"
     if fits is None:
         held = "is missing or unreadable, and may hold fits"
     elif elsewhere.get("protects"):
         held += f" for {elsewhere['protects']}"
     return (
-        f"The ledger {elsewhere['path']} {held} on {elsewhere['of']}. The privacy loss "
+        f"{the} {elsewhere['path']} {held} on {elsewhere['of']}. The privacy loss "
         "of these fits adds to this run's, and no total of this run includes it. "
         "Epsilons add up only for one relation and one unit, such as the groups of one "
         "column."
@@ -137,7 +139,7 @@ def build_report(
     warnings: list[str],
     tested: Tested = NOT_TESTED,
     folder: Path | None = None,
-    elsewhere: Sequence[Elsewhere] = (),
+    elsewhere: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the whole report as JSON data.
 
@@ -156,8 +158,8 @@ def build_report(
     folder : Path, optional
         Folder of the report. Paths of ledgers become relative to it. Default: full
         paths.
-    elsewhere : sequence of Elsewhere
-        Ledgers that the run's own ledger does not count.
+    elsewhere : sequence of dict
+        Entries of ledgers that the run's own ledger does not count.
 
     Raises
     ------
@@ -180,8 +182,9 @@ def build_report(
         "ledger": ledger_totals(result.ledger, result.plan.events(), result.plan.delta)
         | {
             "path": path if folder is None else named(path, folder),
+            "identity": result.ledger.meta(IDENTITY),
             "fit_id": result.fit_id,
-            "elsewhere": [one.fact(folder) for one in elsewhere],
+            "elsewhere": list(elsewhere),
         },
         "expected_accuracy": head.estimate and asdict(head.estimate),
         "class_accuracy": head.class_accuracy and asdict(head.class_accuracy),

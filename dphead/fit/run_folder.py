@@ -19,7 +19,7 @@ from typing import Any
 from dphead_extract.index import Overlap
 
 from dphead.analysis.card.page import page
-from dphead.analysis.ledger_place import counted_at
+from dphead.analysis.ledger_place import counted_at, named
 from dphead.analysis.sealed import plain, read_json, write_json
 from dphead.fit import report as reports
 from dphead.fit.fit import About, Fit, FitResult, charge_ledger
@@ -29,6 +29,7 @@ from dphead.fit.ledgers import (
     check_alone,
     counted_in,
     data_set_of,
+    is_listed,
     ledger_holding,
     ledger_name,
     ledger_path,
@@ -42,6 +43,7 @@ from dphead.privacy.atomic_write import lock_file, sync, write_text
 from dphead.privacy.ledger import Ledger, LedgerError, Tried, new_fit_id
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.schema import LostAnswer
+from dphead.privacy.ledger.store import IDENTITY
 from dphead.privacy.rounding import declared_at
 
 # endings of a run's files, including files that are being written
@@ -58,10 +60,11 @@ def beside_others(
     charged: bool = False,
     known: Sequence[Overlap] = (),
 ) -> About:
-    """Add a warning for each ledger that the run's own ledger does not count.
+    """Add each ledger that the run's own ledger does not count, with a warning.
 
-    `charged` is True if the fit was charged before. If the index does not have the
-    run's images, `known` are the data sets that share images with the run.
+    Entries that `about` has are kept or replaced (`is_listed`). `charged` is True if
+    the fit was charged before. If the index does not have the run's images, `known` are
+    the data sets that share images with the run.
 
     Raises
     ------
@@ -88,9 +91,10 @@ def beside_others(
     for one in known:
         beside = charged_elsewhere(counted_in(one.dataset_id), own)
         found += [replace(more, overlap=more.overlap or one) for more in beside]
-    if (found or earlier) and tuning == "none":
-        raise tuned_on(own if earlier else found[0].path)
-    return _naming(about, found, out)
+    about = _naming(about, found, out)
+    if (about.elsewhere or earlier) and tuning == "none":
+        raise tuned_on(own if earlier else about.elsewhere[0]["path"])
+    return about
 
 
 def tuned_on(ledger: str | Path) -> ValueError:
@@ -102,17 +106,23 @@ def tuned_on(ledger: str | Path) -> ValueError:
     )
 
 
-def _naming(about: About, found: Sequence[Elsewhere], out: Path) -> About:
-    """Add ledgers that the run's own ledger does not count, each with a warning.
+def _naming(
+    about: About, found: Sequence[Elsewhere], out: Path, *own: Elsewhere
+) -> About:
+    """List `found`, and the ledgers of `about` that neither `found` nor `own` has.
 
-    A ledger that `about` names stays as it is.
+    Each listed ledger gets a warning.
     """
-    for one in found:
-        if one.path not in [listed.path for listed in about.elsewhere]:
-            warnings = (*about.warnings, reports.uncounted(one.fact(out)))
-            elsewhere = (*about.elsewhere, one)
-            about = replace(about, elsewhere=elsewhere, warnings=warnings)
-    return about
+    listed = [one.fact(out) for one in found]
+    listed += [
+        one | {"path": named(one["path"], out)}
+        for one in about.elsewhere
+        if not is_listed(one, [*found, *own], out)
+    ]
+    before = [reports.uncounted(one) for one in about.elsewhere]
+    warnings = [text for text in about.warnings if text not in before]
+    warnings += map(reports.uncounted, listed)
+    return replace(about, elsewhere=tuple(listed), warnings=tuple(warnings))
 
 
 def _check_new(out: Path) -> None:
@@ -455,9 +465,11 @@ def write_report(
         The report.
     """
     # includes charges that were made while this run was prepared or trained
-    named = about.source.dataset_id or result.ledger.meta("dataset_id")
-    found = charged_elsewhere(named, result.ledger.path)
-    about = _naming(about, found, out)
+    book = result.ledger
+    dataset_id = about.source.dataset_id or book.meta("dataset_id")
+    found = charged_elsewhere(dataset_id, book.path)
+    own = Elsewhere(book.path, identity=book.meta(IDENTITY))
+    about = _naming(about, found, out, own)
     facts = result.plan.facts
     digest = None if config is None else hashlib.sha256(config.encode()).hexdigest()
     report = reports.build_report(

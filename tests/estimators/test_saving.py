@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from commands import dphead, features_file, words
+from commands import dphead, features_file, id_of, words
 from core import toy
 from exports import holds
 from numpy.testing import assert_allclose, assert_array_equal
@@ -17,6 +17,7 @@ from dphead import (
 )
 from dphead.analysis.records import read_run
 from dphead.export.sklearn_head import load_head
+from dphead.fit.ledgers import read_known
 from dphead.privacy.ledger import Ledger, LedgerError
 
 X, Y = toy(120)
@@ -121,7 +122,8 @@ def test_fits_that_a_ledger_in_memory_counted_are_not_called_one_fit(tmp_path):
 
 def test_a_saved_run_names_no_absolute_path_of_a_ledger(tmp_path, monkeypatch):
     features = features_file(tmp_path / "f.h5")
-    DPFeatureCovarianceClassifier(epsilon=1, ledger=tmp_path / "q.sqlite").fit(features)
+    for name in ("r.sqlite", "q.sqlite"):
+        DPFeatureCovarianceClassifier(epsilon=1, ledger=tmp_path / name).fit(features)
     model = DPFeatureCovarianceClassifier(epsilon=1).fit(features)
     model.save(run := tmp_path / "run")
     dphead("report", run, "--card")
@@ -133,10 +135,80 @@ def test_a_saved_run_names_no_absolute_path_of_a_ledger(tmp_path, monkeypatch):
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "another"))
     model.save(later := tmp_path / "later")
     listed = read_run(later).report["ledger"]["elsewhere"]
-    assert [one["fits"] for one in listed] == [1]
+    assert [one["fits"] for one in listed] == [1, 1]
     assert warned in read_run(later).report["warnings"]
     with pytest.raises(ValueError, match="tuning none is not true"):
         model.save(tmp_path / "none", tuning="none")
+
+
+def elsewhere(run):
+    return read_run(run).report["ledger"]["elsewhere"]
+
+
+def test_a_saved_run_names_a_ledger_of_the_home_of_its_fit_by_that_home(
+    tmp_path, monkeypatch
+):
+    """Here, DPHEAD_HOME has a ledger of the same name, and the user's home differs."""
+    home = tmp_path / "alice_smith"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("DPHEAD_HOME", str(home / "dphead"))
+    features = features_file(tmp_path / "f.h5")
+    given = {"epsilon": 1, "delta": 1e-3}
+    for ledger in (None, home / "h.sqlite", tmp_path / "q.sqlite"):
+        model = DPFeatureCovarianceClassifier(ledger=ledger, **given).fit(features)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "second"))
+    for _ in range(2):
+        DPFeatureCovarianceClassifier(**given).fit(features)
+    pickle.loads(pickle.dumps(model)).save(run := tmp_path / "run")
+    name = f"$DPHEAD_HOME/ledgers/{id_of(features)}.sqlite"
+    entries = [(one["path"], one["fits"]) for one in elsewhere(run)]
+    assert entries == [(name, 2), (name, 1), ("~/h.sqlite", 1)]
+    assert [file.name for file in run.iterdir() if b"alice" in file.read_bytes()] == []
+    # a third home knows none of them
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "third"))
+    stated = read_known(run).report_now()["ledger"]["elsewhere"]
+    assert [(one["path"], one["fits"]) for one in stated] == entries
+
+
+def test_a_saved_run_keeps_an_entry_with_more_fits_than_the_ledger_of_now(tmp_path):
+    """The ledger of now is an older copy of the other ledger, or of the run's own."""
+    features, q = features_file(tmp_path / "f.h5"), tmp_path / "q.sqlite"
+    for _ in range(2):
+        older = q.exists() and q.read_bytes()
+        DPFeatureCovarianceClassifier(epsilon=1, ledger=q).fit(features)
+    model = DPFeatureCovarianceClassifier(epsilon=1).fit(features)
+    q.write_bytes(older)
+    model.save(run := tmp_path / "run")
+    assert [one["fits"] for one in elsewhere(run)] == [1, 2]
+
+
+def test_a_saved_run_lists_a_copy_of_its_own_ledger(tmp_path, monkeypatch):
+    """The copy has the same identity, and counts its own fits."""
+    features, given = features_file(tmp_path / "f.h5"), {"epsilon": 1, "delta": 1e-3}
+    own, copy = tmp_path / "own.sqlite", tmp_path / "copy.sqlite"
+    DPFeatureCovarianceClassifier(ledger=own, **given).fit(features)
+    copy.write_bytes(own.read_bytes())
+    for ledger in (copy, own):
+        model = DPFeatureCovarianceClassifier(ledger=ledger, **given).fit(features)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "second"))
+    model.save(run := tmp_path / "run")
+    for found in (elsewhere(run), read_known(run).report_now()["ledger"]["elsewhere"]):
+        assert [(one["path"], one["fits"]) for one in found] == [("../copy.sqlite", 2)]
+
+
+def test_a_pickled_classifier_has_no_time_and_one_of_an_earlier_version_is_saved(
+    model, tmp_path
+):
+    """A time shows the private number of rows. The settings of that fit are unknown."""
+    assert vars(model)["_result"].seconds == 0
+    state = {key: value for key, value in vars(model).items() if key != "_chosen"}
+    state |= {"unit_norm": None, "_ledger": model.ledger_.path}
+    earlier = DPFeatureCovarianceClassifier()
+    earlier.__setstate__(state)
+    earlier.save(tmp_path / "run")
+    assert read_run(tmp_path / "run").report["tuning"] == "NOT ACCOUNTED"
 
 
 def test_a_saved_run_has_the_settings_and_the_other_ledgers_of_its_own_fit(tmp_path):

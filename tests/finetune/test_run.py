@@ -34,6 +34,7 @@ from together import LOOPBACK
 
 from benchmarks.faults.servers import CLIENT
 from dphead.analysis.card.page import model_card
+from dphead.analysis.ledger_place import named
 from dphead.cli.summary import _next_commands
 from dphead.finetune.models import build_network, trained
 from dphead.finetune.options import FinetuneOptions
@@ -442,8 +443,8 @@ def test_a_run_that_protects_nothing_keeps_the_budget_of_each_data_set(
     about = About(source=data.source, name="")
     where = (given.out, ledger, None, True)
     found = beside_others(about, *where, known=data.known).elsewhere
-    listed = [(one.path, one.fact()["of"]) for one in found]
-    assert listed == [(book.path, "some of the images")]
+    listed = [(one["path"], one["of"]) for one in found]
+    assert listed == [(named(book.path, given.out), "some of the images")]
 
 
 def test_images_of_an_id_system_are_charged_to_its_ledger(tmp_path):

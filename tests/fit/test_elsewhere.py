@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import shutil
 from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
@@ -32,6 +33,7 @@ from dphead import DPLeastSquaresClassifier
 from dphead.analysis.card.page import dpia, model_card, page
 from dphead.analysis.ledger_place import ledger_home
 from dphead.analysis.protected import public_statement
+from dphead.analysis.records import read_run
 from dphead.estimators.fitting import PrivacyWarning
 from dphead.export.trained import guarantee_of
 from dphead.fit import run as fit_run
@@ -47,6 +49,7 @@ from dphead.fit.ledgers import (
 from dphead.fit.noted import note_ledger, noted_ledgers
 from dphead.privacy.atomic_write import ForeignFile
 from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.rounding import as_declared
 
 FIT = ("--method", "prototypes", "--backend", "numpy")
 LARGE = ("--allow-large-delta", "--tuning", "public data")
@@ -332,11 +335,15 @@ def test_a_report_names_a_ledger_that_was_charged_while_the_run_trained(
         return write(*given, **more)
 
     monkeypatch.setattr(fit_run, "write_report", charged_meanwhile)
-    report = fit(features, tmp_path / "run")
-    found = report["ledger"]["elsewhere"]
-    assert [(Path(one["path"]).name, one["fits"]) for one in found] == [("p.sqlite", 1)]
-    assert report["tuning"] == "NOT ACCOUNTED"
-    assert any("p.sqlite holds 1 fit" in warning for warning in report["warnings"])
+    for fits in (1, 2):
+        report = fit(features, tmp_path / f"run{fits}", "--allow-large-delta")
+        found = report["ledger"]["elsewhere"]
+        assert [(one["path"], one["fits"]) for one in found] == [("../p.sqlite", fits)]
+        assert report["tuning"] == "NOT ACCOUNTED"
+        told = [one for one in report["warnings"] if "p.sqlite" in one]
+        assert len(told) == 1 and f"p.sqlite holds {fits} fit" in told[0]
+        assert told[0] in report["statement"]
+        (tmp_path / "other").rename(tmp_path / f"other{fits}")
 
 
 def test_an_estimator_warns_of_them(features, tmp_path):
@@ -359,9 +366,13 @@ def test_a_pickled_estimator_has_no_number_of_shared_images(features, tmp_path):
     fit(features, tmp_path / "one")
     head = pickle.loads(pickle.dumps(DPLeastSquaresClassifier(epsilon=1.0).fit(other)))
     (known,) = vars(head)["_beside"]
-    assert known.path.endswith(f"{id_of(features)}.sqlite")
-    assert (known.overlap.shared, known.overlap.own, known.overlap.theirs) == (0, 0, 0)
-    assert known.fact()["of"] == "some of the images"
+    assert known.keys() == {"path", "fits", "identity", "of", "protects"}
+    assert known["path"] == f"$DPHEAD_HOME/ledgers/{id_of(features)}.sqlite"
+    assert known["of"] == "some of the images"
+    # an earlier version kept this
+    vars(head)["_beside"] = charged_elsewhere(id_of(other), head.ledger_.path)
+    (again,) = vars(pickle.loads(pickle.dumps(head)))["_beside"]
+    assert isinstance(again, dict) and again["of"] == "some of the images"
 
 
 def test_a_named_ledger_needs_no_home(features, tmp_path, monkeypatch):
@@ -456,9 +467,8 @@ def test_arrays_in_the_ledger_of_a_data_set_name_its_other_ledgers(features, tmp
     fit(features, tmp_path / "two", "--ledger", other)
     own = str(ledger_path_of(tmp_path / "one"))
     head = DPLeastSquaresClassifier(epsilon=1.0, classes=[0, 1], ledger=other)
-    with pytest.warns(
-        PrivacyWarning, match=f"{own} holds 1 fit for single rows under zero_out on"
-    ):
+    said = f"/{Path(own).name} holds 1 fit for single rows under zero_out on"
+    with pytest.warns(PrivacyWarning, match=said):
         head.fit(np.random.default_rng(0).random((40, 3)), np.arange(40) % 2)
     head.save(tmp_path / "run")
     (elsewhere,) = report_of(tmp_path / "run")["ledger"]["elsewhere"]
@@ -591,6 +601,78 @@ def test_an_older_copy_of_a_ledger_hides_no_ledger_of_a_report(features, tmp_pat
     assert reported not in findings(tmp_path / "run")[FINDING]
     own.write_bytes(older)
     assert reported in findings(tmp_path / "run")[FINDING]
+
+
+def stated_now(run):
+    """What an export of a run states."""
+    return guarantee_of(run, read_known(run), {"class_names": []})
+
+
+def test_the_default_ledger_of_another_home_is_not_the_runs_own(
+    features, tmp_path, monkeypatch
+):
+    """It has the same name. Its sum and its budget leave the run's own fit out."""
+    indexed(features)
+    run, own = tmp_path / "run", ("--delta", 1e-5)
+    fitted("ledger", "budget", features, "--epsilon", 3, *own)
+    report = fit(features, run, "--epsilon", 1, *own)
+    assert stated_now(run)["budget_of_all_fits"]["epsilon"] == 3
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "second"))
+    fitted("ledger", "budget", features, "--epsilon", 9, *own)
+    fit(features, tmp_path / "two", "--epsilon", 0.1, *own)
+    known, stated = read_known(run), stated_now(run)
+    assert known.spent_now.epsilon == report["ledger"]["total_epsilon"]
+    assert stated["budget_of_all_fits"] is None
+    ((_, entry),) = known.elsewhere
+    assert entry["path"] == report["ledger"]["path"]
+    other = f"A different ledger {id_of(features)}.sqlite holds 1 fit"
+    assert other in stated["statement"]
+    assert "is not reachable, so" in words(fitted("report", run).err)
+    assert "second/ledgers" in findings(run)[FINDING]
+
+
+def test_a_ledger_of_other_rows_in_the_place_of_a_runs_own_states_no_sum(tmp_path):
+    """Arrays have no data set that could be compared."""
+    rows = np.random.default_rng(0).random((40, 3))
+    for name, epsilon in (("two", 0.1), ("one", 2.0)):
+        (tmp_path / name).mkdir()
+        given = {"ledger": tmp_path / name / "q.sqlite", "delta": 1e-3}
+        head = DPLeastSquaresClassifier(epsilon=epsilon, classes=[0, 1], **given)
+        head.fit(rows, np.arange(40) % 2)
+    head.save(tmp_path / "one/run")
+    copy = shutil.copytree(tmp_path / "one/run", tmp_path / "two/run")
+    assert "is not reachable, so" in words(fitted("report", copy).err)
+    assert f"is epsilon = {as_declared(2.0)}" in stated_now(copy)["statement"]
+    with pytest.raises(LedgerError, match="Nothing was exported"):
+        guarantee_of(copy, read_run(copy, tmp_path / "two/q.sqlite"), {})
+
+
+@pytest.mark.parametrize("lost", ["its own", "a later"])
+def test_a_run_is_not_exported_with_an_older_copy_of_its_ledger(
+    features, tmp_path, lost
+):
+    """Its budget and its sum would leave a fit out."""
+    run, moved = tmp_path / "run", tmp_path / "moved.sqlite"
+    fit(features, tmp_path / "one")
+    book = ledger_path_of(tmp_path / "one")
+    older = book.read_bytes()
+    head = DPLeastSquaresClassifier(epsilon=1.0).fit(features)
+    if lost == "a later":
+        older = book.read_bytes()
+    fit(features, tmp_path / "two", *LARGE)
+    head.save(run)
+    moved.write_bytes(book.read_bytes())
+    book.write_bytes(older)
+    said = refusal("export", run, "--to", "sklearn", "-o", tmp_path / "export")
+    assert "Restore a copy that holds all its fits" in said
+    assert not (tmp_path / "export").exists()
+    assert "fit not in the ledger" in findings(run)
+    said = words(fitted("report", run).err)
+    assert "copy with all fits" in said and "not reachable" not in said
+    # the home knows a copy with all fits
+    fit(features, tmp_path / "three", *LARGE, "--ledger", moved)
+    assert "fit not in the ledger" not in findings(run)
+    assert len(read_known(run).fits) == 4
 
 
 def test_a_link_to_the_report_of_a_run_is_checked_as_the_report(features, tmp_path):

@@ -523,20 +523,26 @@ def test_a_declaration_is_not_taken_over_for_other_groups(tmp_path, clinic):
         fitted(*command, "--same-data-as", one, "--people", clinic, *more)
 
 
+@pytest.mark.parametrize("same", [True, False])
 def test_a_ledger_that_was_merged_is_not_beside_a_run_that_is_saved_later(
-    tmp_path, clinic
+    tmp_path, clinic, same
 ):
+    """Unless a ledger of another home, of the same name, was merged."""
     from dphead import DPLeastSquaresClassifier
 
     one, given = made(tmp_path, "one", 0), {"group_cap": 2, "delta": 1e-3}
     DPLeastSquaresClassifier(ledger=tmp_path / "q.sqlite", **given).fit(one)
     head = DPLeastSquaresClassifier(**given).fit(one)
     assert "q.sqlite holds 1 fit" in " ".join(head.privacy_.notes)
+    (beside,) = vars(head)["_beside"]
+    if not same:
+        beside["identity"] = "another"
     module.declare_people(one, clinic, False)
     head.save(tmp_path / "run")
     report = report_of(tmp_path / "run")
-    assert report["ledger"]["fits"] == 2 and report["ledger"]["elsewhere"] == []
-    assert "q.sqlite" not in json.dumps(report)
+    assert report["ledger"]["fits"] == 2
+    assert (report["ledger"]["elsewhere"] == []) == same
+    assert ("q.sqlite" not in json.dumps(report)) == same
 
 
 @pytest.mark.parametrize("limited", ["noted", "own"])
