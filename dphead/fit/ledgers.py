@@ -922,6 +922,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     # arrays have no data set, and their ledger can have one
     dataset_id = said["data"].get("dataset_id") or found.ledger_now.get("dataset_id")
     folder = path if path.is_dir() else path.parent
+    # the ledger of the report, and the one that counts the run now, if it is reachable
     own = [
         Elsewhere(str(located(one["path"], folder)), identity=one.get("identity"))
         for one in (said["ledger"], found.limit)
@@ -930,7 +931,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     known = [
         one
         for one in charged_elsewhere(dataset_id, *(one.path for one in own[1:]))
-        # a different ledger can be in the place of the run's own
+        # a path is not enough: a different ledger can be at the path of the report
         if not any(_can_be(one.path, one.identity, other) for other in own)
     ]
     elsewhere = [(str(one), one.fact(folder)) for one in known]
