@@ -1660,6 +1660,8 @@ def test_a_ledger_whose_groups_cannot_be_compared_is_not_merged(
     for new in ((), ("--new-people",)):
         said = refusal("ledger", "people", clinic, one, *new)
         assert "under another key of people" in said
+        assert "DPHEAD_HOME of the earlier fits" in words(said)
+        assert "ledger people" not in said  # the refused command is no remedy
         assert not people_index().knows(id_of(one))
     with pytest.raises(LedgerError, match="under another key of people"):
         charge_groups(one)

@@ -63,10 +63,6 @@ class Groups:
         """
         begin, facts = f"{GROUPS} ", ledger.facts()
         kept = {k[len(begin) :]: facts[k] for k in facts if k.startswith(begin)}
-        todo = (
-            "If the groups of both are ids of one id system, type `dphead ledger "
-            "people NAME FILE`, and name both files in one command."
-        )
         common = kept.keys() & self.digests.keys()
         if any(
             kept[key] != self.digests[key] and not self.declared(kept[key])
@@ -75,13 +71,15 @@ class Groups:
             raise LedgerError(
                 f"The earlier fits in the ledger {ledger.path} have other groups or "
                 "other rows, so the fits would not add up for one person. Use the rows "
-                f"and the group column of the earlier fits. {todo}"
+                "and the group column of the earlier fits. If the groups of both are "
+                "ids of one id system, type `dphead ledger people NAME FILE`, and name "
+                "both files in one command."
             )
         if kept and not common:
             raise LedgerError(
                 f"The groups in the ledger {ledger.path} were recorded under another "
                 "key of people than the one in this DPHEAD_HOME, so dphead cannot "
-                "compare them. If the ledger is on a team's server, copy the key in "
-                "$DPHEAD_HOME/people from a member who has charged fits to it. "
-                f"{todo}"
+                "compare them. Run this command with the DPHEAD_HOME of the earlier "
+                "fits. If the ledger is on a team's server, copy the key in "
+                "$DPHEAD_HOME/people from a member who has charged fits to it."
             )
