@@ -185,9 +185,9 @@ class PrivateEstimator(BaseEstimator):
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
-                "`ledger_` exists only after `fit`, only on process 0 of several, and "
-                "not in a pickled copy of a fit with a ledger in memory. Read the "
-                "ledger and save the head in the process that fitted, on process 0."
+                "This estimator has no `ledger_`. Call `fit` first. Of several "
+                "processes, only process 0 has the ledger. Pickling loses a ledger in "
+                "memory, so read the ledger and save the head before you pickle."
             )
         if isinstance(self._ledger, str):
             if not (is_on_server(self._ledger) or os.path.isfile(self._ledger)):

@@ -574,8 +574,8 @@ def backbone_options(facts: dict[str, Any], weights: Path | None) -> Any:
     t = dict(facts["transform"])
     if not made_of_images(facts):
         raise ValueError(
-            f"dphead did not extract the features of this head (by {name}), so the "
-            "head cannot use images. Pass a features file."
+            f"The features of this head come from {name!r}, not from `dphead extract`, "
+            "so the head cannot use images. Pass a features file."
         )
     own = family_of(name).recorded(arguments, t)
     if "weights" in traits_of(name).takes:

@@ -218,7 +218,7 @@ def _check_merge(
                 f"The ledger {source.path} has fits that protect single rows. After a "
                 "merge, no fit of the id system could protect a person. Nothing was "
                 "declared. Keep that ledger. Its epsilons are for single rows, so they "
-                "do not add up with those of the id system. State both."
+                "do not add up with those of the id system. State both epsilons."
             )
     _confirm_infinite(sources, target, not_private)
 

@@ -73,7 +73,7 @@ def identify(
     if options.new_data_set and (given or options.same_data_as or people.shared_id):
         raise ExtractError(
             "--new-data-set cannot be combined with --dataset-id, --same-data-as, or "
-            "--people without --new-people. Remove one of the two options."
+            "--people without --new-people. Remove --new-data-set or the other option."
         )
     if options.same_data_as is not None:
         with open_same(options.same_data_as, given, n_rows) as other:

@@ -69,8 +69,8 @@ def read_about(path: Path) -> About:
         given = tomllib.loads(path.read_text())
     except OSError as error:
         raise ValueError(
-            f"{path} cannot be read ({error.strerror}). Write it like the example in "
-            "docs/card.md."
+            f"{path} cannot be read ({error.strerror}). Correct the path, or give "
+            "yourself permission to read the file."
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(
