@@ -46,7 +46,8 @@ _OF_NOISE = {
 @click.option(
     "--steps",
     type=values.Whole(),
-    help="Number of releases with this noise (default 1).",
+    help="Number of releases with this noise (default 1). With --method, this is the "
+    "method's setting `steps`.",
 )
 @click.option(
     "--gaussian",
