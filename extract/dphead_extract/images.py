@@ -67,9 +67,10 @@ class UnreadableImage(Exception):
 class PixelRange:
     """Hold the declared range of gray samples other than unsigned 8-bit integers.
 
-    8-bit samples always go from 0 to 255, and colors from 0 to their largest value.
-    Without `bits` and `intensity`, unsigned integers of up to 16 bits go from 0 to
-    their largest value, and image files of other samples are unreadable.
+    The range of unsigned 8-bit samples is always 0 to 255. Colors of image files always
+    have the full range of their bits. Without `bits` and `intensity`, unsigned integers
+    of up to 16 bits have their full range, and image files of other samples are
+    unreadable. Arrays use the declared range even for colors (`to_uint8`).
 
     Parameters
     ----------
@@ -336,8 +337,8 @@ def _gray(image: Image.Image, declared: PixelRange, samples: _Samples) -> np.nda
 def to_uint8(values: np.ndarray, declared: PixelRange | None = None) -> np.ndarray:
     """Return the 8-bit levels of an image that is given as an array.
 
-    Booleans are black and white, and floating-point numbers go from 0 to 1 unless an
-    intensity is declared.
+    Booleans become black and white. The range of floating-point numbers is 0 to 1
+    unless an intensity is declared.
 
     Raises UnreadableImage for an unsupported dtype, for numbers without a known range,
     and for values that are not finite. Also for values outside the range, unless it is
