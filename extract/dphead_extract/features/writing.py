@@ -103,10 +103,11 @@ class FeaturesWriter:
         return FeaturesFile(path, open_h5(path)[0])
 
     def _resume(self) -> bool:
-        """Resume the .part file. Return False if it is empty or damaged.
+        """Resume the .part file at its first missing or damaged block.
 
-        The caller then begins it again. For example, a run was killed before the layout
-        was on the disk.
+        Return False if its layout or a block cannot be read, for example because a run
+        was killed before the layout was on the disk. The caller then begins the file
+        again. Raises _Refused as `_take_identifiers` does.
         """
         try:
             with self.reading() as file:
