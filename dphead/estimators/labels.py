@@ -22,7 +22,7 @@ _REAL = {bool, int, float, *_EXACT} | {
     for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]
 }
 _NUMBERS = _REAL | {complex} | {np.dtype(c).type for c in np.typecodes["Complex"]}
-_ROWS_AT_ONCE = 4096  # avoids a second copy of all rows
+_ROWS_AT_ONCE = 4096  # rows in float32 at a time, to avoid a copy of all rows
 _PRIVATE = "private, for the data holder only: "
 _DO_NOT_PUBLISH = "Do not publish this line."
 # types of labels that can match a class, by the kind of the classes' dtype

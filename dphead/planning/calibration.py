@@ -34,7 +34,7 @@ _SMALLEST_MU = 1e-150
 # first relative step to the safe side, doubled until the check passes
 _ROUNDING = 1e-15
 _LARGEST_LOG_SCALE = 200.0  # log of the noise factor at which the search gives up
-_LEAST_COST, _MOST_COST = 1e-12, 1e12  # keep logarithms of epsilon finite
+_LEAST_COST, _MOST_COST = 1e-12, 1e12  # clip epsilon, so that its logarithm is finite
 _FIRST_STEP = 0.5  # first and largest step in the logarithm of the noise
 # relative tolerance of the noise, for closed-form and RDP costs, for PLD, and for PLD
 # on a coarser grid

@@ -23,7 +23,7 @@ POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entri
 MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # largest exponent: powers below count as 2**-16
 # Bounds (proofs/exactness.md).
 _MAX_WEIGHT = 1e100  # larger weights become zero; all do if none reaches 1e-100
-MAX_SCORE_RATE = 1e290  # largest unit of a score: 0 times a larger one could be NaN
+MAX_SCORE_RATE = 1e290  # largest unit of a score: 0 times an infinite one is NaN
 _MAX_INTEGER_WEIGHT = 2**15 - 1  # int16
 _MAX_WEIGHT_NORM = 2**18  # norm of a class's integer weights: scores are below 2**30
 

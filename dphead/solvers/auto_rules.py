@@ -103,7 +103,8 @@ _UNNOISED_DECAY = 0.3
 # Steps, step size and momentum by loss. The sigmoid loss has half the curvature, and
 # its sums take ten times as long; ablation, "label sets without noise".
 _UNNOISED_DESCENTS = {"softmax": (200, 3.0, 0.95), "sigmoid": (100, 12.0, 0.9)}
-# With sigmoids, steps beyond 40 and one per 100 rows gain 0.1 or less; the same table.
+# Most steps with sigmoids: 40, and one more for each 100 rows. Further steps gain at
+# most 0.1 points; the same table.
 _UNNOISED_SIGMOID_FEWEST, _UNNOISED_SIGMOID_ROWS = 40, 100
 _UNNOISED_INTERCEPT = 0.3  # without noise, larger intercepts lose nothing; chosen
 

@@ -18,7 +18,8 @@ _KNOWN = Range(
     lambda v: isinstance(v, str) or hasattr(v, "update"),
 )
 _OPTIMIZER = Setting("Optimizer of optax.", _KNOWN)
-# optax's own clipping and noise for gradients per example, which no solver gets
+# State of optax's own clipping and noise. It needs per-example gradients, which no
+# solver gets.
 _PER_EXAMPLE = "DifferentiallyPrivateAggregateState"
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
 # operations that call Python, whose code has no digest and may fail after the charge
