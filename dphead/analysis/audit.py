@@ -114,7 +114,7 @@ class _AuditRecord:
             self.scores[world, fit] += float(logsumexp(ratios)) - math.log(epoch)
 
     def noise_alone(self, releases: NoiseAlone, inside: bool) -> None:
-        """Record the noise of one release of each sum of no rows."""
+        """Record the noise of `releases`, each a noisy sum of no rows."""
         self.alone.begin()
         for seen in releases:
             units, broken = seen.units()

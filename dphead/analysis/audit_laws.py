@@ -54,10 +54,10 @@ def _bonferroni(ps: Any) -> float:
 def _correlation(
     about: str, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> Iterator[LawResult]:
-    """Yield one test of the correlations of all pairs of vectors of mean 0.
+    """Yield one test result for the correlations of all pairs of vectors.
 
-    Without pairs, yield nothing. The p-value of a pair is exact if one vector has
-    independent normal entries of equal deviation.
+    Without pairs, yield nothing. The vectors have expectation 0. The p-value of a pair
+    is exact if one vector has independent normal entries of equal deviation.
     """
     ps, largest = [], 0.0
     for x, y in pairs:

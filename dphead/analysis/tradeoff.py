@@ -351,7 +351,7 @@ def alternative(replaced: bool, unit: str) -> str:
 
 
 def plural(unit: str) -> str:
-    """Return the plural of the name of a row or of a group."""
+    """Return the plural of a unit's name, such as "image" or "person"."""
     return "people" if unit == "person" else f"{unit}s"
 
 

@@ -65,7 +65,7 @@ class _Asked:
             )
 
     def roles(self, embeddings: bool = False) -> Columns:
-        """Return the columns of a table of images, or of embeddings.
+        """Return the declared columns, for a table of images or for embeddings.
 
         Raises ValueError if columns of features are named for images.
         """

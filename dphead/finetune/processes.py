@@ -22,7 +22,7 @@ _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 
 
 def refuse_processes() -> None:
-    """Raise ValueError in one of several processes of torchrun, or of a torch group.
+    """Raise ValueError if torchrun or a torch group has several processes.
 
     In a loop of one's own, each of them would charge and release a separate training.
     """

@@ -396,7 +396,7 @@ class Settings(Step, ModelSpec):
         return found
 
     def epoch_steps(self, n_rows: int) -> int:
-        """Return the number of steps of an epoch of random allocation, or 1."""
+        """Return the steps per epoch of random allocation, or 1 without allocation."""
         if self.sampling == "poisson" or self.batch_size is None:
             return 1
         return max(1, round(n_rows / self.batch_size))

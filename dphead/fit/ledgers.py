@@ -797,7 +797,7 @@ def _held_home() -> Iterator[None]:
 
 @contextmanager
 def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
-    """Hold the lock of all ledgers on the server of this ledger or of the team.
+    """Hold the lock of this ledger's server, or else of the team's server.
 
     If the lock is lost before the charge's COMMIT, the charge ends and nothing is
     charged.

@@ -143,7 +143,7 @@ class Squared(Loss):
         return xp.rint(value).astype(xp.int64)
 
     def longest_residual(self, n_classes: int, score_norm: float = np.inf) -> float:
-        """Return the sum of the norm of the scores and the norm of one label."""
+        """Return the norm of the scores plus 1, the norm of a label."""
         return score_norm + 1.0
 
 

@@ -93,7 +93,7 @@ class Allocation:
     def rows(
         self, step: int, steps: int, n_rows: int, generator: np.random.Generator
     ) -> np.ndarray:
-        """Return the increasing slots of the rows of one step of an epoch.
+        """Return the slots used in one step of an epoch, in increasing order.
 
         Parameters
         ----------

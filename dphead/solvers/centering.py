@@ -218,7 +218,8 @@ def kept_share(squared: np.ndarray, noise: np.ndarray | float) -> np.ndarray:
     """Return the James-Stein factor, which shrinks noisy vectors.
 
     E ||r||² = ||exact||² + d sd² for a noisy vector r (d,). The factor is
-    1 - d sd² / ||r||², or 0 if that is negative [James, Stein 1961].
+    1 - d sd² / ||r||², or 0 if that is negative. James and Stein (1961) use d - 2
+    instead of d, and keep a negative factor.
 
     Parameters
     ----------

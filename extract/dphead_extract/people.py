@@ -76,7 +76,7 @@ class People:
         """Return the data set id of the ledger that the id system shares.
 
         Return None without an id system, or for new people, who have a ledger of their
-        own. The id is random, because the index's secret key decides it.
+        own. The id is a digest of the system's name under the index's secret key.
         """
         if self.system is None or self.new:
             return None

@@ -242,7 +242,7 @@ class Charge(Generic[_Book]):
         self._note_returned(sequence)
 
     def _note_returned(self, sequence: int) -> None:
-        """Note durably, in `store`, that a release is about to be returned."""
+        """Note durably, in `store` if there is one, that a release will be returned."""
         if sequence < self._returned:
             return
         self._returned = sequence + 1

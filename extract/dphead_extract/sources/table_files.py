@@ -1,7 +1,7 @@
 """Read CSV, TSV and Parquet files as `pyarrow.Table`s, some rows at a time.
 
-The type of a column is in the file's header. All columns of a CSV are text. No value
-may decide how other values are read.
+A Parquet file stores the type of each column. All columns of a CSV or TSV are text. So
+no value decides how other values are read.
 """
 
 from __future__ import annotations
