@@ -67,7 +67,8 @@ def account(as_json: bool, **given: Any) -> None:
 
     The noise multiplier is the noise's standard deviation divided by the sensitivity.
     For full batches, the sensitivity depends on the neighboring relation. For Poisson
-    batches, the sensitivity is the clip norm.
+    batches, the sensitivity is the clip norm. Without --preset, --delta is required.
+    Without --method, the default of --accountant is auto.
 
     \b
     dphead account --delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 \\

@@ -19,8 +19,8 @@ _NOT_PRIVATE = click.option(
     "--i-know-this-is-not-private",
     "not_private",
     is_flag=True,
-    help="Confirm a fit with --epsilon inf or --seed. The ledger's total is infinite "
-    "from then on.",
+    help="Confirm a merge if only some of the ledgers have a fit without noise or with "
+    "a seed. The merged total is then infinite.",
 )
 _NEW_PEOPLE = click.option(
     "--new-people",

@@ -79,8 +79,9 @@ def plan(
     A forecast needs features of similar public images by the same backbone. Trial fits
     on FEATURES use the noise of a private fit on --n-rows images, and are measured on
     held-out images. With --fits, FEATURES is the private features file. The command
-    then uses no image, and prints whether the data set's budget allows all the fits.
-    If the budget does not allow them, the exit code is 1. Nothing is charged.
+    then uses no image, and prints whether the budget of the data set's ledger, or of
+    --ledger, allows all the fits. If the budget does not allow them, the exit code is
+    1. Nothing is charged.
 
     \b
     dphead plan public.h5 --public-rows --n-rows 5000

@@ -110,8 +110,9 @@ class ExtractOptions:
     limit: Annotated[
         int | None,
         image_option(
-            "Use only the first N images, for trials. `dphead fit --relation "
-            "add_remove` refuses such a file. Default: all images.",
+            "Use only the first N images, for trials. `dphead fit` refuses such a file "
+            "under --relation add_remove, and under replace_one with --group-cap. "
+            "Default: all images.",
             NATURAL,
         ),
     ] = None

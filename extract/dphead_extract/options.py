@@ -23,8 +23,9 @@ BITS = image_option(
     Range("from 1 to 32", lambda v: 1 <= v <= 32),
 )
 INTENSITY = image_option(
-    "Public gray values that become black and white. This option is required for "
-    "signed, 32-bit and floating-point pixels. 8-bit images always use 0 and 255.",
+    "Public gray values that become black and white. Signed and 32-bit integers need "
+    "this option or --bits. Floating-point images need it, except arrays of numbers "
+    "from 0 to 1. Unsigned 8-bit images always use 0 and 255.",
     read=separated(float, -LARGEST, "LOW,HIGH", 2),
     metavar="LOW,HIGH",
 )
