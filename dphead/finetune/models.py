@@ -131,6 +131,7 @@ def _copied(module: nn.Module) -> nn.Module:
     """Return a copy of the user's module that shares no layer or tensor with it.
 
     Otherwise a hook or a buffer of the user's module could see the rows of the copy.
+    Raises ValueError if there is no such copy.
     """
     try:
         model = deepcopy(module)

@@ -196,6 +196,8 @@ class TeamPeople(TeamImages):
 
         The entry ALIASES has no digests, only a seal by the key. With it, the other
         members see that a key exists, and check that their key is this one.
+
+        Raises FormatError if this machine has no copy, or a different key.
         """
         home, path = ImageIndex(self.folder), self.folder / "key"
         if not path.exists() and (self._kept(ALIASES) or self._names()):
