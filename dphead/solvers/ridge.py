@@ -38,16 +38,16 @@ def spectral_edge(gram_sd: float, width: int) -> float:
 def ridge_for(
     facts: ProblemInfo, gram_sd: float, ridge: float | None, share: float | None = None
 ) -> float:
-    """Return the ridge in units of the summed Gram matrix.
+    """Return the ridge in units of the summed Gram matrix, or of the summed Hessian.
 
     Parameters
     ----------
     facts : ProblemInfo
         Public sizes.
     gram_sd : float
-        Standard deviation of the noise on the diagonal of the Gram matrix.
+        Standard deviation of the noise on the diagonal of this matrix.
     ridge : float or None
-        The user's ridge, in units of the mean Gram matrix. None uses the rule below.
+        The user's ridge, in units of the mean matrix. None uses the rule below.
     share : float, optional
         The rule's share of the edge of the noise's spectrum. None uses _EDGE_SHARE, or
         _EDGE_SHARE_WIDE above WIDEST_SPECTRUM features.

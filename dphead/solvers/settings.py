@@ -47,11 +47,12 @@ SHARE = Range("in (0, 1)", lambda v: 0 < v < 1)
 PROBABILITY = Range("in (0, 1]", lambda v: 0 < v <= 1)
 
 # Settings that several solvers share.
-STEPS = Setting("Number of gradient steps.", COUNT, option=True)
+STEPS = Setting("Number of training steps.", COUNT, option=True)
 LEARNING_RATE = Setting("Learning rate.", POSITIVE, option=True)
 RIDGE = Setting(
-    "Ridge penalty in units of the mean Gram matrix; None: set from the noise; stein "
-    "(dp-ls): set by Stein's estimate of the risk of the released sums.",
+    "Ridge penalty in units of the mean Gram matrix, or of the mean Hessian for "
+    "dp-newton; None: set from the noise; stein (dp-ls): set by Stein's estimate of "
+    "the risk of the released sums.",
     POSITIVE,
     "None: `ridge_for`, a rule without data",
     option=True,
