@@ -74,7 +74,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Whether rows are scaled to unit norm. None means the preset's value, or else
         True.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering. 0 means no centering.
+        Fraction of mu**2 spent on the mean used for centering and on the count of its
+        rows. 0 means no centering.
         None means the preset's value, or else 0.02.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).

@@ -22,9 +22,9 @@ from dphead.solvers.settings import check_settings
 class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
     """Compute principal components of rows, with differential privacy.
 
-    The fit releases a noisy mean and a noisy Gram matrix of centered rows. The
-    components are eigenvectors of the Gram matrix, so their number does not change
-    epsilon. A row that is not finite adds zero to every sum.
+    The fit releases a noisy count of the rows, a noisy mean, and a noisy Gram matrix of
+    centered rows. The components are eigenvectors of the Gram matrix, so their number
+    does not change epsilon. A row that is not finite adds zero to every sum.
 
     Parameters
     ----------
@@ -36,7 +36,11 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
         are then clipped to their typical length. This length follows from the released
         mean and spends no further budget.
     mean_share : float, default=0.1
-        Fraction of mu**2 spent on the mean. 0 means no centering.
+        Fraction of mu**2 spent on the mean and on the count of its rows. 0 means no
+        centering, and neither release.
+    group_mean : bool, default=False
+        Whether the mean of a group's rows replaces these rows. A group then has one
+        mean, so set `group_cap` to 1.
 
     Attributes
     ----------

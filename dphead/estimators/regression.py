@@ -40,11 +40,12 @@ _ROUNDING = 1e-6  # error of the norm of rows normalized in float32
 class DPRegressor(RegressorMixin, HeadEstimator):
     """Fit a ridge regression of a bounded target, with differential privacy.
 
-    The fit releases a noisy mean and a noisy Gram matrix of centered rows. With little
-    noise, the target is a further column of the matrix, which gives the weights. With
-    much noise, and many features of rows of norm 1, six noisy sums of clipped residuals
-    give the weights, unless `ridge` is set or `mean_share` is 0. If a row or its target
-    is not finite, the row adds zero to every sum.
+    The fit releases a noisy count of the rows, a noisy mean, and a noisy Gram matrix of
+    centered rows. With little noise, the target is a further column of the matrix,
+    which gives the weights. With much noise, and many features of rows of norm 1, six
+    noisy sums of clipped residuals give the weights, unless `ridge` is set or
+    `mean_share` is 0. If a row or its target is not finite, the row adds zero to every
+    sum.
 
     Parameters
     ----------
@@ -61,11 +62,15 @@ class DPRegressor(RegressorMixin, HeadEstimator):
         Largest value of the target's column, as a multiple of row_norm, or of 1 if
         row_norm is None.
     mean_share : float, default=0.1
-        Fraction of mu**2 spent on the mean, which gives the intercept. With 0, rows are
-        not centered, and the intercept is the midpoint of `bounds`.
+        Fraction of mu**2 spent on the mean, which gives the intercept, and on the count
+        of its rows. With 0, rows are not centered, and the intercept is the midpoint of
+        `bounds`.
     ridge : float, default=None
         Ridge penalty, in units of the mean Gram matrix of unit rows. None sets the
         penalty from the noise.
+    group_mean : bool, default=False
+        Whether the mean of a group's rows replaces these rows. A group then has one
+        mean, so set `group_cap` to 1.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Compute principal components from a noisy mean and one noisy Gram matrix."""
+"""Compute principal components from a noisy mean, a noisy count and a Gram matrix."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -29,16 +29,17 @@ CENTERED_CLIP = Setting(
     "benchmarks/results/centered",
 )
 MEAN_SHARE = Setting(
-    "Fraction of mu² spent on the mean used for centering; 0: no centering.",
+    "Fraction of mu² spent on the mean used for centering and on the count of its "
+    "rows; 0: no centering.",
     BELOW_ONE,
 )
 
 
 @dataclass(frozen=True)
 class CenteredGram:
-    """Release a mean, and the Gram matrix of the centered rows.
+    """Release a count of the rows, a mean, and the Gram matrix of the centered rows.
 
-    A count of the rows is released with the mean. The mean and the Gram matrix clip
+    The mean and the Gram matrix clip
     rows to `clip_norm`. All other results are post-processing of these releases.
     `mean_share` is the fraction of the budget (μ²) spent on the mean and the count. 0
     means no centering.
@@ -54,7 +55,7 @@ class CenteredGram:
     n_targets: int = 0
 
     def plan(self) -> list[PlannedRelease]:
-        """Return the releases of the mean, if any, and of the Gram matrix."""
+        """Return the releases: the count and the mean, if any, and the Gram matrix."""
         share = self.mean_share
         # one class: the labels of these rows are not used
         gram = PlannedRelease("gram", Gram(1), self.clip_norm, 1 - share)

@@ -50,8 +50,8 @@ PROBABILITY = Range("in (0, 1]", lambda v: 0 < v <= 1)
 STEPS = Setting("Number of training steps.", COUNT, option=True)
 LEARNING_RATE = Setting("Learning rate.", POSITIVE, option=True)
 RIDGE = Setting(
-    "Ridge penalty in units of the mean Gram matrix, or of the mean Hessian for "
-    "dp-newton; None: set from the noise; stein (dp-ls): set by Stein's estimate of "
+    "Ridge penalty in units of the mean Gram matrix, or of the mean Hessian in Newton "
+    "steps; None: set from the noise; stein (dp-ls): set by Stein's estimate of "
     "the risk of the released sums.",
     POSITIVE,
     "None: `ridge_for`, a rule without data",
