@@ -75,8 +75,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         True.
     center_share : float, default=None
         Fraction of mu**2 spent on the mean used for centering and on the count of its
-        rows. 0 means no centering.
-        None means the preset's value, or else 0.02.
+        rows. 0 means no centering. None means the preset's value, or else 0.02.
     normalization : dict, default=None
         Settings of a private normalization (`dphead.planning.methods.make_method`).
     axes_from : path, or ndarray of shape (n, n_features), default=None

@@ -82,6 +82,12 @@ class DPFinetuneClassifier(PrivateClassifier):
         image.
     protect : {"image"}, default=None
         "image" protects single images even if `fit` gets groups.
+    classes : sequence of shape (n_classes,)
+        Public classes, always required. Rows with any other label add zero to every
+        sum.
+    preset : str, default=None
+        Name of a paper's settings, such as "de22-16". They replace the defaults of
+        parameters that are None.
 
     Attributes
     ----------
@@ -90,7 +96,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     network_ : Network
         The network.
     weights_ : ndarray of shape (size,)
-        Averaged weights of the trained parameters.
+        Weights of the trained parameters: the last, or the moving average (`average`).
     """
 
     model: str | nn.Module = "wrn-16-4"

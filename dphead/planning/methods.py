@@ -36,12 +36,12 @@ _BATCH_SIZE = Setting(
     OFF,
     option=True,
 )
-EPOCHS = Setting("Number of epochs, instead of steps.", POSITIVE, option=True)
+EPOCHS = Setting("Number of epochs, instead of steps.", POSITIVE, OFF, option=True)
 BASE_LEARNING_RATE = Setting(
-    "Learning rate for batches of 512 rows, scaled in proportion to the batch size; "
-    "replaces learning_rate.",
+    "Learning rate for batches of 512 rows (TB21 Table 13), scaled in proportion to "
+    "the batch size; replaces learning_rate.",
     POSITIVE,
-    "TB21 Table 13",
+    OFF,
 )
 NORMALIZATION = Setting(
     "Normalize channels instead of centering: a table of n_channels, mean_clip, "
