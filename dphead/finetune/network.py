@@ -149,7 +149,8 @@ class NetworkSpec:
             x *= 255
         if self.model.vocabulary is not None:
             x[:] = rng.integers(self.model.vocabulary, size=x.shape)
-            x[:, 0] = self.model.vocabulary - 1  # a smaller table of embeddings raises
+            # the largest token raises an error if a table of embeddings is smaller
+            x[:, 0] = self.model.vocabulary - 1
         if self.images:
             images = x.reshape(n, self.images, -1)
             images[..., -1] = rng.integers(self.n_classes, size=(n, self.images))

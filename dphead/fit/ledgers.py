@@ -554,7 +554,7 @@ def _forget(other: Elsewhere) -> str:
     """Return words that say how to remove a ledger from the known ledgers."""
     if other.path in noted_ledgers(other.dataset_id):
         return f"remove its line from {notes_path(other.dataset_id)}"
-    return "remove its file"  # a default ledger has no line
+    return "remove its file"  # a default ledger has no line in the notes
 
 
 def _check_seen(place: str | Path) -> None:

@@ -202,7 +202,7 @@ def check_noted(place: str | Path, book: Ledger | None = None) -> None:
 
 def is_noted(book: Ledger, dataset_id: str | None) -> bool:
     """Return whether a ledger is the noted one, or no ledger was noted at its path."""
-    if book.url:  # its name has the server's id
+    if book.url:  # the name of a server's ledger identifies it
         return True
     return _fits(book, _notes_at(_names(book.path, book), dataset_id))
 

@@ -139,13 +139,14 @@ def temperature(
     typical = np.log(np.hypot(_NOISE / kappas, _SIGNAL * strength**_POWER))
     logs, weight = typical, np.ones(len(typical))
     if margin is not None:
-        value = max(margin)  # noise can make a margin small or negative
+        # at least the noise's deviation: noise can make a margin small or negative
+        value = max(margin)
         found = math.log(value) - 2 * np.log(kappas)
         variance = _MODEL_SD**2 + (margin[1] / value) ** 2
         both = _LIKELY_SD**2 + variance
         logs = typical + (found - typical) * _LIKELY_SD**2 / both
         exponent = -((found - typical) ** 2) / (2 * both)
-        weight = np.exp(exponent - exponent.max())  # not 0 for all values of κ
+        weight = np.exp(exponent - exponent.max())  # not all round to 0
     divisor = math.exp(float((weight * logs).sum() / weight.sum()))
     return round(min(max(divisor, least), _MOST), 2)
 

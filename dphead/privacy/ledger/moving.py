@@ -48,7 +48,8 @@ def move(source: Ledger, target: Ledger) -> None:
     """
     check_move(source, target)
     if source.meta(MOVED) is not None:
-        _announce(source, target)  # an earlier version closed the source alone
+        # an earlier version closed the source without announcing it
+        _announce(source, target)
     else:
         # The source's lock: its last digest covers all charges that move.
         with source.transaction():
