@@ -233,8 +233,8 @@ def _check_prepare(classifier: Any, transform: dict[str, Any]) -> None:
         theirs = np.asarray(transformed(with_channels(pixels, channels), transform))
         if not np.array_equal(ours, theirs.reshape(ours.shape)):
             raise ValueError(
-                "prepare.py cannot resize images exactly as the extraction did, with "
-                f"the transform {transform}. Use --to timm."
+                "prepare.py cannot resize images exactly as the extraction did. Use "
+                "--to timm."
             )
 
 
