@@ -71,7 +71,8 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
     log_delta = math.log(delta)
     if mu == 0 or excess(0.0) <= 0:
         return 0.0
-    high = mu * mu / 2 + mu * math.sqrt(-2 * log_delta)  # zCDP's epsilon is larger
+    # zCDP's epsilon is an upper bound
+    high = mu * mu / 2 + mu * math.sqrt(-2 * log_delta)
     return root_scalar(excess, bracket=(0.0, high), xtol=1e-12).root
 
 
