@@ -11,10 +11,16 @@ from torch._C import (
 )
 from torch.overrides import TorchFunctionMode
 
-# Functions that read beyond a row if its own values are such indices or labels. The
-# drivers of `lstsq` omit the residuals of all rows if one matrix lacks full rank.
-_MIXING = {"index_fill", "index_fill_", "ctc_loss", "_ctc_loss", "segment_reduce"}
-_DRIVERS = ("gelsd", "gelss")
+# Functions that read beyond a row if its own values are such indices or labels. `lstsq`
+# omits the residuals of all rows if one matrix lacks full rank, and prints for NaN.
+_UNSAFE = {
+    "index_fill",
+    "index_fill_",
+    "ctc_loss",
+    "_ctc_loss",
+    "linalg_lstsq",
+    "segment_reduce",
+}
 
 
 class Errors(TorchFunctionMode):
@@ -53,14 +59,15 @@ class Errors(TorchFunctionMode):
         name = getattr(func, "__name__", "").partition(".")[0]
         try:
             if (
-                name in _MIXING
-                or kwargs.get("driver") in _DRIVERS
+                name in _UNSAFE
+                # NaN in a grid ends the process, unless the padding is zeros
+                or (name == "grid_sampler_2d_backward" and args[4])
                 or (
                     name == "embedding"
                     and sum(map(_is_of_rows, [*args, *kwargs.values()])) > 1
                 )
             ):
-                raise ValueError(f"{name} can mix the rows of a chunk")
+                raise ValueError(f"{name} is unsafe for a chunk of rows")
             return func(*args, **kwargs)
         except AttributeError:
             raise  # depends on types and devices, never on values; `hasattr` needs it

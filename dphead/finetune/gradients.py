@@ -362,7 +362,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
             "got a different gradient at the second call. Remove state that the module "
             "or the loss keeps between calls."
         )
-    if any(map(_moved, alone, chunk)):
+    if sum(map(_moved, alone, chunk)) > 1:
         raise ValueError(
             "The gradient of an image must not depend on other images of its chunk. "
             "Remove code that sees all of them, such as the `vmap` rule of a "

@@ -238,6 +238,16 @@ def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
         ) from error
 
 
+def is_users(spec: ModelSpec) -> bool:
+    """Return whether a network has code of the user, also under a name in timm."""
+    if not spec.of_timm:
+        return spec.of_user
+    # names of a hub or a folder are not in the registry, and mean models of timm
+    known = import_timm().models
+    made = known.is_model(spec.model) and known.model_entrypoint(spec.model)
+    return made and not made.__module__.startswith("timm.")
+
+
 def _of_user(name: str, n_classes: int) -> nn.Module:
     """Return the module that package.module:function makes for n_classes classes.
 

@@ -28,6 +28,7 @@ from dphead.finetune.models import (
     bits,
     build_network,
     flat,
+    is_users,
     loss_of,
     of_scores,
     refuse_moving,
@@ -41,9 +42,6 @@ from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.statistic_base import Params, Statistic
 from dphead.privacy.transform import RowTransform, transformed
 from dphead.sums.cpu import CpuSums
-
-# packages whose layers catch no errors of torch
-_PACKAGES = ("dphead.", "timm.", "torch.", "torchvision.")
 
 # Images per pass. More images were no faster on a CPU (times not stored).
 _CPU_IMAGES = 256
@@ -272,14 +270,7 @@ class Network:
             self._check_scores()
         given = row_loss or loss
         named, errors = spec.model, self.gradients.errors
-        errors.watched = not (
-            given is loss_of
-            and not named.of_user
-            and all(
-                type(one).__module__.startswith(_PACKAGES)
-                for one in self.model.modules()
-            )
-        )
+        errors.watched = given is not loss_of or is_users(named)
         if errors.watched:
             refuse_memory(self.gradients, self.public)
         # the loop may change the mode of its own layers between steps

@@ -336,19 +336,19 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     """
     if data.digests is None:
         return data
-    if options.group_cap and options.ledger != IN_MEMORY and not has_home():
+    in_memory = options.ledger == IN_MEMORY
+    if options.group_cap and not in_memory and not has_home():
         RowGroups("", data.groups).compared(None, protects=True)  # raises LedgerError
     system, new = options.people, options.new_people
     index_of = people_index(declares=system is not None) if has_home() else None
     people = People(index_of, system, new)
     people = people.of_same(options.same_data_as, data.groups, split=options.split)
     named = _named(options)
-    if options.same_data_as is None:  # the ledger of that file can have been merged
+    if not options.same_data_as:  # the ledger of that file can have been merged
         named = people.data_set(named)
-    known = index.overlaps(data.digests) if index is not None else []
+    known = index.overlaps(data.digests) if index else []
     named = named or (begun(options.out, known) if options.new_data_set else None)
     recorded, notable = not options.dry_run, [one for one in known if one.notable]
-    in_memory = options.ledger == IN_MEMORY
     with people.held():
         uncounted = options.ledger is None and np.isinf(options.epsilon)
         # a declaration that a report states is checked and recorded
@@ -358,7 +358,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
             named = named or next((one.dataset_id for one in notable), None)
             people, recorded = People(), False
         else:
-            if people.shared_id is not None:
+            if people.shared_id:
                 check_images(known, people)
             new_set = options.new_data_set and not named
             claims = index is not None and not named and not new_set
@@ -368,12 +368,12 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
                 # a real run will draw a different id
                 named = named or uuid.uuid4().hex
             elif not options.dry_run:
-                if claims and index is not None:
+                if claims and index:
                     named, _ = index.claim(data.digests)
                 named = uuid.uuid4().hex if new_set else named
                 if named:
                     people.keep(named, "", data.groups)
-                    if index is not None and not claims:
+                    if index and not claims:
                         index.add(named, data.digests)
     charged, record = None, people.record
     if named and recorded:
@@ -391,7 +391,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
 
 def _named(options: FinetuneOptions) -> str | None:
     """Return the data set named by the user, or None."""
-    if options.same_data_as is not None:
+    if options.same_data_as:
         with open_features(options.same_data_as) as file:
             return file.dataset_id
     if options.dataset_id is not None:
