@@ -113,6 +113,17 @@ def _row_digest(
     return row_digest(salt, image.shape, data)
 
 
+def check_same(found: np.ndarray, expected: np.ndarray | None, start: int = 0) -> None:
+    """Raise ExtractError if row digests differ from those of --same-data-as."""
+    if expected is None or np.array_equal(found, expected[start : start + len(found)]):
+        return
+    raise ExtractError(
+        "--same-data-as must name a file of the same images in the same order. These "
+        "images differ, or an earlier version read images of more than 8 bits. Remove "
+        "--same-data-as, or use the same source."
+    )
+
+
 def read_digests(source: Source, salt: str, n_rows: int, workers: int) -> np.ndarray:
     """Return the row digests of a source's first images; 0 for unreadable ones."""
 
@@ -377,15 +388,7 @@ class Loop:
         block = {
             name: np.concatenate([b[name] for b in batches]) for name in batches[0]
         }
-        expected = self.settings.expected_digests
-        if expected is not None and not np.array_equal(
-            block["row_digest"], expected[start:stop]
-        ):
-            raise ExtractError(
-                "--same-data-as must name a file of the same images in the same "
-                "order. These images differ. Remove --same-data-as, or use the same "
-                "source."
-            )
+        check_same(block["row_digest"], self.settings.expected_digests, start)
         for name in ("labels", "split", "group"):
             values = getattr(self.source, name)
             if values is not None:

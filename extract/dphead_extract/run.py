@@ -37,6 +37,7 @@ from dphead_extract.loop import (
     RowProgress,
     Survey,
     Target,
+    check_same,
     read_digests,
     survey,
     with_equal_places,
@@ -193,6 +194,9 @@ def extract(
         overlaps: list[Overlap] = []
         if options.index is not None:
             _check_written(options.index, part, targets, workers)
+            if identity.expected_digests is not None:
+                now = read_digests(part, writer.salt, part.n_rows, workers)
+                check_same(now, identity.expected_digests)
             # before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)
             overlaps = options.index.overlaps(seen, but=writer.dataset_id)

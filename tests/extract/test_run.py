@@ -127,6 +127,11 @@ def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
     with pytest.raises(ExtractError, match="These images differ"):
         extract(options(digits_npz, tmp_path / "d.h5", **same_data))
     assert sorted(p.name for p in tmp_path.glob("d.h5*")) == []
+    # the images of a refused command do not join the data set
+    index = ImageIndex(tmp_path / "index")
+    with pytest.raises(ExtractError, match="These images differ"):
+        extract(options(digits_npz, tmp_path / "d.h5", index=index, **same_data))
+    assert not index.knows(first.dataset_id)
     with pytest.raises(FormatError, match="not 10 rows"):
         extract(options(digits_npz, tmp_path / "d.h5", limit=10, **same_data))
 
