@@ -35,7 +35,7 @@ from dphead.fit.ledgers import (
     people_index,
 )
 from dphead.fit.noted import has_home
-from dphead.fit.run_folder import begun
+from dphead.fit.run_folder import data_set_begun
 from dphead.privacy.contract import Rows
 from dphead.solvers.settings import typed
 from dphead.sums.hosts import Hosts, bounds
@@ -347,7 +347,9 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     if not options.same_data_as:  # the ledger of that file can have been merged
         named = people.data_set(named)
     known = index.overlaps(data.digests) if index else []
-    named = named or (begun(options.out, known) if options.new_data_set else None)
+    named = named or (
+        data_set_begun(options.out, known) if options.new_data_set else None
+    )
     recorded, notable = not options.dry_run, [one for one in known if one.notable]
     with people.held():
         uncounted = options.ledger is None and np.isinf(options.epsilon)

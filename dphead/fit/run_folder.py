@@ -250,17 +250,20 @@ def interrupted(out: Path) -> str | None:
     return None if marker is None else marker["fit_id"]
 
 
-def begun(out: Path, known: Sequence[Overlap]) -> str | None:
-    """Return the data set whose ledger holds the folder's fit, or None.
+def data_set_begun(out: Path, known: Sequence[Overlap]) -> str | None:
+    """Return the data set whose ledger has the folder's fit or is to get it, or None.
 
     `known` are the data sets that share images with a new run. A data set that lacks
     some of the run's images is not returned.
     """
-    fit_id = interrupted(out)
+    marker = _marker(out)
+    if marker is None:
+        return None
     for other in known:
-        whole = other.shared == other.own
-        if fit_id and whole and ledger_holding(other.dataset_id, fit_id):
-            return other.dataset_id
+        of, whole = other.dataset_id, other.shared == other.own
+        to_get = marker.get("ledger") == str(ledger_name(None, of))
+        if whole and (to_get or ledger_holding(of, marker["fit_id"])):
+            return of
     return None
 
 

@@ -43,6 +43,7 @@ from dphead.finetune.run import finetune
 from dphead.finetune.saved import read_network
 from dphead.finetune.settings import ModelSpec, Settings
 from dphead.finetune.sources import identified, load_data
+from dphead.fit import run_folder
 from dphead.fit.fit import About
 from dphead.fit.ledgers import (
     PEOPLE,
@@ -106,6 +107,10 @@ def options(folder, out, **fit):
 
 class Crash(Exception):
     pass
+
+
+def crash(*_, **__):
+    raise Crash
 
 
 def crash_at(step):
@@ -191,6 +196,21 @@ def test_an_interrupted_run_of_a_new_data_set_keeps_it(tmp_path):
     report = finetune(given)["report"]
     assert report["ledger"]["fits"] == 1
     assert folder / f"{report['data']['dataset_id']}.digests" in begun
+
+
+def test_an_uncharged_run_of_a_new_data_set_keeps_it(tmp_path, monkeypatch):
+    source(tmp_path)
+    given = replace(options(tmp_path, "run", ledger=None), new_data_set=True)
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(run_folder, "charge_ledger", crash)
+        finetune(given)
+    assert (tmp_path / "run" / "fit.json").exists()
+    try:
+        report = finetune(given)["report"]
+    except LedgerError as error:
+        raise AssertionError("the run began another data set") from error
+    assert report["ledger"]["fits"] == 1
+    assert len([*image_index().folder.glob("*.digests")]) == 1
 
 
 def test_public_test_rows_are_measured_during_the_training(tmp_path):
