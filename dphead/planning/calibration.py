@@ -297,8 +297,9 @@ def calibrate(
         epsilon,
         "Use inf for no noise.",
     )
+    fixed = set(fixed)
     require(
-        set(fixed) <= set(range(len(events))),
+        fixed <= set(range(len(events))),
         f"fixed must hold indices from 0 to {len(events) - 1}",
         "fixed",
         tuple(fixed),
