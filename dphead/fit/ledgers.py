@@ -922,24 +922,26 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     # arrays have no data set, and their ledger can have one
     dataset_id = said["data"].get("dataset_id") or found.ledger_now.get("dataset_id")
     folder = path if path.is_dir() else path.parent
-    # the ledger of the report, and the one that counts the run now, if it is reachable
-    own = [
+    named, own = (
         Elsewhere(str(located(one["path"], folder)), identity=one.get("identity"))
-        for one in (said["ledger"], found.limit)
-        if one is not None
-    ]
+        for one in (said["ledger"], found.limit or said["ledger"])
+    )
+    counts = [] if found.limit is None else [own.path]
     known = [
         one
-        for one in charged_elsewhere(dataset_id, *(one.path for one in own[1:]))
-        # a path is not enough: a different ledger can be at the path of the report
-        if not any(_can_be(one.path, one.identity, other) for other in own)
+        for one in charged_elsewhere(dataset_id, *counts)
+        # A path is not enough: a different ledger can be at the path of the report. If
+        # a copy counts the run, the ledger at this path is another one, unless it is
+        # gone and the user named the copy.
+        if not _can_be(one.path, one.identity, own)
+        and not (ledger and one.fits is None and _can_be(one.path, None, named))
     ]
     elsewhere = [(str(one), one.fact(folder)) for one in known]
     # a different home may know more ledgers, which the report names
     elsewhere += [
         (text, one)
         for text, one in found.elsewhere
-        if not is_listed(one, [*known, *own], folder)
+        if not is_listed(one, [*known, own], folder)
     ]
     return replace(found, elsewhere=elsewhere)
 

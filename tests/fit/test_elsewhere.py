@@ -673,6 +673,8 @@ def test_a_run_is_not_exported_with_an_older_copy_of_its_ledger(
     fit(features, tmp_path / "three", *LARGE, "--ledger", moved)
     assert "fit not in the ledger" not in findings(run)
     assert len(read_known(run).fits) == 4
+    # and the older copy is another ledger, because later fits can be charged to it
+    assert str(book) in findings(run)["fits in another ledger"]
 
 
 def test_a_link_to_the_report_of_a_run_is_checked_as_the_report(features, tmp_path):
