@@ -196,7 +196,12 @@ def extract(
             _check_written(options.index, part, targets, workers)
             if identity.expected_digests is not None:
                 now = read_digests(part, writer.salt, part.n_rows, workers)
-                check_same(now, identity.expected_digests)
+                try:
+                    check_same(now, identity.expected_digests)
+                except ExtractError:  # the next command would take the file's id
+                    for target in targets:
+                        target.writer.discard()
+                    raise
             # before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)
             overlaps = options.index.overlaps(seen, but=writer.dataset_id)

@@ -132,6 +132,7 @@ def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
     with pytest.raises(ExtractError, match="These images differ"):
         extract(options(digits_npz, tmp_path / "d.h5", index=index, **same_data))
     assert not index.knows(first.dataset_id)
+    assert sorted(p.name for p in tmp_path.glob("d.h5*")) == []
     with pytest.raises(FormatError, match="not 10 rows"):
         extract(options(digits_npz, tmp_path / "d.h5", limit=10, **same_data))
 
