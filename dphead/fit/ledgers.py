@@ -934,7 +934,12 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
         # a copy counts the run, the ledger at this path is another one, unless it is
         # gone and the user named the copy.
         if not _can_be(one.path, one.identity, own)
-        and not (ledger and one.fits is None and _can_be(one.path, None, named))
+        and not (
+            ledger
+            and not is_on_server(one.path)
+            and not os.path.lexists(one.path)
+            and _can_be(one.path, None, named)
+        )
     ]
     elsewhere = [(str(one), one.fact(folder)) for one in known]
     # a different home may know more ledgers, which the report names

@@ -251,6 +251,16 @@ def test_a_runs_own_ledger_is_not_another(features, tmp_path):
     assert FINDING not in findings(tmp_path / "one", "--ledger", moved)
 
 
+def test_a_damaged_ledger_is_listed_beside_a_copy(features, tmp_path):
+    """It can have later fits."""
+    book, copy = tmp_path / "book.sqlite", tmp_path / "copy.sqlite"
+    fit(features, tmp_path / "one", "--ledger", book)
+    copy.write_bytes(book.read_bytes())
+    book.write_bytes(book.read_bytes()[:5000])
+    found = findings(tmp_path / "one", "--ledger", copy)
+    assert str(book) in found.get(FINDING, "")
+
+
 def sharing(path, other, count):
     """The index says that two files of 200 images share so many of them."""
     index = image_index()
