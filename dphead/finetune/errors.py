@@ -11,9 +11,12 @@ from torch._C import (
 )
 from torch.overrides import TorchFunctionMode
 
-# Functions that read beyond a row if its own values are such indices or labels. `lstsq`
-# omits the residuals of all rows if one matrix lacks full rank, and prints for NaN.
+# The text of a tensor has the values of all rows. The other functions read beyond a row
+# if its own values are such indices or labels, but for `lstsq`: it omits the residuals
+# of all rows if one matrix lacks full rank, and prints for NaN.
 _UNSAFE = {
+    "__repr__",
+    "__format__",
     "index_fill",
     "index_fill_",
     "ctc_loss",

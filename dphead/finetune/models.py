@@ -242,10 +242,12 @@ def is_users(spec: ModelSpec) -> bool:
     """Return whether a network has code of the user, also under a name in timm."""
     if not spec.of_timm:
         return spec.of_user
-    # names of a hub or a folder are not in the registry, and mean models of timm
+    # names of a hub or a folder are not in the registry, and may mean a user's function
     known = import_timm().models
-    made = known.is_model(spec.model) and known.model_entrypoint(spec.model)
-    return made and not made.__module__.startswith("timm.")
+    return not (
+        known.is_model(spec.model)
+        and known.model_entrypoint(spec.model).__module__.startswith("timm.")
+    )
 
 
 def _of_user(name: str, n_classes: int) -> nn.Module:

@@ -288,7 +288,7 @@ class Network:
         if named.adapter != "none":
             words += f" adapter={named.adapter} rank={named.rank}"
         if given is not loss_of:
-            words += f" loss={getattr(given, '__qualname__', repr(given))}"
+            words += f" loss={getattr(given, '__qualname__', type(given).__name__)}"
         if spec.images:
             words += f" mean of at most {spec.images} images of a group"
         self.start = flat(self.model).double().cpu().numpy()

@@ -16,6 +16,8 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from dphead import DPFinetuneClassifier
 from dphead.finetune.gradients import PerExample
+from dphead.finetune.models import is_users
+from dphead.finetune.settings import ModelSpec
 
 EYE = torch.eye(3)
 
@@ -284,6 +286,9 @@ def test_a_users_own_network_is_watched_if_timm_knows_its_name(monkeypatch):
     model = DPFinetuneClassifier(model="of_first", classes=[0, 1], **given)
     with pytest.raises(ValueError, match="other images of its chunk"):
         model.fit(x, np.arange(60) % 2)
+    # config.json of a folder or a hub can name such a function
+    assert is_users(ModelSpec("local-dir:folder")) and is_users(ModelSpec("hf-hub:a/b"))
+    assert not is_users(ModelSpec("resnet18")) and not is_users(ModelSpec("wrn-10-1"))
 
 
 class Watching(nn.Module):
