@@ -111,6 +111,7 @@ def fitted(folder: Path, features: Path, options: str) -> str:
     report = json.loads((run / "report.json").read_text())
     # remove entries that differ between runs or commits
     del report["ledger"]["fit_id"], report["ledger"]["path"], report["sha256"]
+    report["ledger"].pop("identity", None)  # earlier commits have none
     del report["provenance"]["commit"], report["provenance"]["config_sha256"]
     return f"{short(head_bytes(run))} {short(json.dumps(report, sort_keys=True))}"
 
