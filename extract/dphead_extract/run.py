@@ -25,7 +25,7 @@ from dphead_extract.backbones.registry import family_of, load_backbone
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.extract_options import ExtractOptions
 from dphead_extract.features.disk import write_names
-from dphead_extract.features.reading import open_features
+from dphead_extract.features.reading import open_features, open_same
 from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import verify
 from dphead_extract.features.writing import FeaturesWriter
@@ -176,6 +176,12 @@ def extract(
     found = survey(part, workers, options.index, checking)
     for one, backbone in zip(several, backbones, strict=True):
         _check_images(found, part, one, backbone)
+    if options.same_data_as is not None and options.index is not None:
+        # before a file has the id of that data set, and the index its images
+        with open_same(options.same_data_as, options.dataset_id, n_rows) as other:
+            salt, rows = other.salt, slice(part.first, part.first + part.n_rows)
+            expected = other.row_digest[rows]
+        check_same(read_digests(part, salt, part.n_rows, workers), expected)
     seen = np.array(found.digests, np.uint64)
     targets: list[Target] = []
     with ExitStack() as stack:
@@ -194,14 +200,6 @@ def extract(
         overlaps: list[Overlap] = []
         if options.index is not None:
             _check_written(options.index, part, targets, workers)
-            if identity.expected_digests is not None:
-                now = read_digests(part, writer.salt, part.n_rows, workers)
-                try:
-                    check_same(now, identity.expected_digests)
-                except ExtractError:  # the next command would take the file's id
-                    for target in targets:
-                        target.writer.discard()
-                    raise
             # before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)
             overlaps = options.index.overlaps(seen, but=writer.dataset_id)
