@@ -933,7 +933,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
         # A path is not enough: a different ledger can be at the path of the report. If
         # a copy counts the run, the ledger at this path is another one, unless it is
         # gone and the user named the copy.
-        if not _can_be(one.path, one.identity, own)
+        if (found.lost or not _can_be(one.path, one.identity, own))
         and not (
             ledger
             and not is_on_server(one.path)
