@@ -195,7 +195,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             )
         self.head_: LinearHead = result.trained
         self._keep_run(result, about)
-        # the settings of this fit, for `save`: parameters can change before it
+        # for `save`, before which parameters can be set again
         self._chosen = [self.preset, self.axes_count, *self._options().values()]
         self.classes_: np.ndarray = data.classes
         self.n_features_in_: int = data.source.n_features

@@ -11,9 +11,9 @@ from torch._C import (
 )
 from torch.overrides import TorchFunctionMode
 
-# The text of a tensor has the values of all rows. The other functions read beyond a row
-# if its own values are such indices or labels, but for `lstsq`: it omits the residuals
-# of all rows if one matrix lacks full rank, and prints for NaN.
+# `__repr__` and `__format__` show the values of all rows. `lstsq` omits the residuals
+# of all rows if one matrix lacks full rank, and prints a line if a row has NaN. The
+# other functions read beyond a row if it has indices or labels outside their range.
 _UNSAFE = {
     "__repr__",
     "__format__",
@@ -80,7 +80,7 @@ class Errors(TorchFunctionMode):
 
 
 def _is_of_rows(value: Any) -> bool:
-    """Return whether an argument is a tensor of which each row has its own part."""
+    """Return whether an argument is a tensor with a part for each row."""
     while isinstance(value, Tensor) and _functorch.is_functorch_wrapped_tensor(value):
         if _functorch.is_batchedtensor(value):
             return True

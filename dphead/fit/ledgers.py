@@ -914,15 +914,14 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     place of its ledger, its ledger is looked for in DPHEAD_HOME.
     """
     found = read_run(path, ledger)
-    said = found.report
+    said, dataset_id = found.report, found.report["data"].get("dataset_id")
     if found.fits is None and not (ledger and found.lost):
-        named = said["data"].get("dataset_id")
-        place = ledger_holding(named, said["ledger"]["fit_id"])
+        place = ledger_holding(dataset_id, said["ledger"]["fit_id"])
         found = found if place is None else read_run(path, place)
     # arrays have no data set, and their ledger can have one
-    dataset_id = said["data"].get("dataset_id") or found.ledger_now.get("dataset_id")
+    dataset_id = dataset_id or found.ledger_now.get("dataset_id")
     folder = path if path.is_dir() else path.parent
-    named, own = (
+    reported, own = (
         Elsewhere(str(located(one["path"], folder)), identity=one.get("identity"))
         for one in (said["ledger"], found.limit or said["ledger"])
     )
@@ -938,7 +937,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
             ledger
             and not is_on_server(one.path)
             and not os.path.lexists(one.path)
-            and _can_be(one.path, None, named)
+            and _can_be(one.path, None, reported)
         )
     ]
     elsewhere = [(str(one), one.fact(folder)) for one in known]
