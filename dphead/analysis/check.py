@@ -391,8 +391,8 @@ def uncounted(run: FinishedRun) -> Iterator[Finding]:
             "fit not in the ledger",
             "the ledger lacks this fit, or fits that it had when this fit ended",
             "The ledger's total omits a fit that was released",
-            "Keep this file, because it can have later fits. Restore the ledger from a "
-            "copy with all fits",
+            "Keep this ledger in its place, because it can have later fits. Restore a "
+            "copy with all fits at another path, and name it (--ledger PATH)",
         )
     for where, _ in run.elsewhere:
         yield Finding(

@@ -92,8 +92,8 @@ class FinishedRun:
     limit : dict or None
         The "path", "identity", "budget", "is_sum", "dataset_id" and "people" of the
         ledger that has `fits`.
-    lost : bool
-        Whether the run's ledger, or the given one, lacks fits that the run's ledger had
+    lost : str or None
+        The run's ledger, or the given one, if it lacks fits that the run's ledger had
         when the report was written. `fits` is then None.
     """
 
@@ -106,7 +106,7 @@ class FinishedRun:
     elsewhere: Sequence[tuple[str, dict[str, Any]]] = ()
     merged: str | None = None
     limit: dict[str, Any] | None = None
-    lost: bool = False
+    lost: str | None = None
 
     @property
     def ledger_now(self) -> dict[str, Any]:
@@ -408,7 +408,7 @@ def _ledger_fits(
     """Return "fits", "limit" and "merged" of the ledger that now counts the run.
 
     The result has no fits if the ledger is unreachable or does not count the run.
-    "lost" is then True for an older copy and for `given`, and False for a different
+    "lost" is then the path of an older copy or of `given`, and None for a different
     ledger in the place of the run's own.
 
     Raises ValueError if the ledger contradicts the report, or if `given` is missing.
@@ -452,7 +452,7 @@ def _ledger_fits(
     if not _counts(report, plan, fits, file):
         both = said.get("identity"), limit["identity"]
         differ = None not in both and both[0] != both[1]
-        return {"lost": not differ or given is not None}
+        return {"lost": None if differ and given is None else path}
     if merged:
         return {"fits": fits, "merged": path, "limit": limit}
     if said.get("budget") not in before:

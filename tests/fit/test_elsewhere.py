@@ -657,6 +657,26 @@ def test_a_ledger_of_other_rows_in_the_place_of_a_runs_own_states_no_sum(tmp_pat
         guarantee_of(copy, read_run(copy, tmp_path / "two/q.sqlite"), {})
 
 
+def test_an_older_copy_of_the_ledger_of_arrays_is_listed_with_its_later_fits(tmp_path):
+    """Arrays have no data set that could name it, and no home needs to know it."""
+    rows = np.random.default_rng(0).random((40, 3))
+    book, run = tmp_path / "p.sqlite", tmp_path / "run"
+
+    def charge() -> DPLeastSquaresClassifier:
+        head = DPLeastSquaresClassifier(
+            epsilon=1.0, delta=1e-3, classes=[0, 1], ledger=book
+        )
+        return head.fit(rows, np.arange(40) % 2)
+
+    charge()
+    older = book.read_bytes()
+    charge().save(run)
+    book.write_bytes(older)
+    charge()
+    charge()
+    assert f"{book} (3 fits" in findings(run).get(FINDING, "")
+
+
 @pytest.mark.parametrize("lost", ["its own", "a later"])
 def test_a_run_is_not_exported_with_an_older_copy_of_its_ledger(
     features, tmp_path, lost
