@@ -17,8 +17,8 @@ HEAD = f"""# Look up a setting
 This page lists the settings of each method, with their ranges and defaults. Settings
 marked *option* are options of `dphead fit` (for networks, of `dphead finetune`). The
 other settings need `--set NAME=VALUE`. In Python, each setting is a
-parameter of the method's estimator, except those of *batches*:
-`DPHeadClassifier(settings={{...}})` takes them.
+parameter of the method's estimator, with two exceptions. The settings of *batches* need
+`DPHeadClassifier(settings={{...}})`. `DPFinetuneClassifier` has no `normalization`.
 
     dphead fit train.h5 --method dp-fc --steps 20 --set initial_bias=-1 -o run
 
