@@ -72,9 +72,10 @@ def spent(
 
     Guarantee
     ---------
-    If there is a budget, the guarantee is the claim about filters in proofs/ledger.md.
-    Otherwise the result is a plain sum. The sum is a guarantee only if the results of
-    no fit were used to plan another, because the noise must be fixed beforehand.
+    With a budget and without "is_sum", the guarantee is the claim about filters in
+    proofs/ledger.md. Otherwise the result is a plain sum. The sum is a guarantee only
+    if the results of no fit were used to plan another, because the noise must be fixed
+    beforehand.
 
     References
     ----------
@@ -218,9 +219,9 @@ def check_divergence(events: Sequence[GaussianEvent], relation: str) -> None:
         found = f"the group cap {rows}" if rows > 1 else "random allocation"
         found = f"the relation {relation}" if relation == "replace_one" else found
         raise LedgerError(
-            "The first fit of this budget had random batches. A second fit then needs "
+            "The first fit of this budget had random batches. A later fit then needs "
             "the neighboring relation zero_out or add_remove, and no fit may have "
             "random batches with a group cap above 1, or random allocation. Got "
-            f"{found}. Nothing was charged. Change the second fit. If the first fit is "
-            "the cause, this budget takes no other fit."
+            f"{found}. Nothing was charged. Change this fit. If the first fit is the "
+            "cause, this budget takes no other fit."
         )

@@ -289,7 +289,7 @@ def test_a_poisson_fit_that_no_filter_knows_is_the_only_one(unit, sampling_prob)
     ledger = Ledger()
     ledger.set_budget(8.0, DELTA)
     reserve(specs(1, 10.0, sampling_prob=0.1, **unit), ledger)
-    with pytest.raises(ValueError, match="A second fit then needs") as refused:
+    with pytest.raises(ValueError, match="A later fit then needs") as refused:
         reserve(specs(1, 1e4, sampling_prob=sampling_prob, **unit), ledger)
     assert refused.type is LedgerError  # on which a run takes back its marker
     assert len(ledger.fits()) == 1
@@ -317,7 +317,7 @@ def test_a_fit_with_allocation_is_the_only_one_of_a_budget(other):
     ledger.set_budget(0.5, DELTA)
     reserve(first, ledger)
     assert ledger.meta("accounting") == "rdp"
-    with pytest.raises(LedgerError, match="A second fit then needs"):
+    with pytest.raises(LedgerError, match="A later fit then needs"):
         reserve(specs(10, 1e4, **other), ledger)
     assert len(ledger.fits()) == 1
     if other.get("epoch_steps") is None:
@@ -325,7 +325,7 @@ def test_a_fit_with_allocation_is_the_only_one_of_a_budget(other):
         ledger.set_budget(8.0, DELTA)
         reserve(specs(10, 1e4, **other), ledger)
         message = (
-            "random batches. A second fit then needs"
+            "random batches. A later fit then needs"
             if other
             else "takes full batches only"
         )
