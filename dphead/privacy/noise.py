@@ -26,8 +26,8 @@ def refuse_compilation() -> None:
     if compiler is not None and compiler.get_eval_frame_callback() is not None:
         raise RuntimeError(
             "A function that torch compiles called dphead. Compilation would change "
-            "the noise. No row was read. Call dphead outside of torch.compile, and "
-            "compile the optimizer's step alone."
+            "the noise. This call read no row. Call dphead outside of torch.compile, "
+            "and compile the optimizer's step alone."
         )
 
 
@@ -74,8 +74,8 @@ class NoiseSource:
         Guarantee
         ---------
         Seeded draws depend only on (seed, sequence, purpose). A resumed seeded run
-        therefore repeats its draws, and each release of a fit has another key. Without
-        a seed, each call has a fresh key.
+        therefore repeats its draws, and each release of a fit has a different key.
+        Without a seed, each call has a fresh key.
         """
         if self.seed is None:
             # A fresh key for each call: if two releases shared a stream, their

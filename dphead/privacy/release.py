@@ -69,7 +69,7 @@ def release(
         If the statistic or the rows differ from the plan. If seeded noise was charged
         as private. If there is no noise but the ledger stores values. If the noise is
         too small or too large for its grid, or the sum could overflow. Raised before
-        any row is read.
+        this call reads a row.
     RuntimeError
         If torch compiles the caller (`refuse_compilation`), or if the summer's check
         fails.
@@ -218,7 +218,7 @@ def _check_planned(statistic: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
         if value != planned:
             raise ValueError(
                 f"Internal error: {name} is {value}, and the charged plan has "
-                f"{planned}. No row was read. Please report it."
+                f"{planned}. This release read no row. Please report it."
             )
 
 

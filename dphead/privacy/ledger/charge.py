@@ -92,7 +92,7 @@ class Charge(Generic[_Book]):
         return int(number) if fit in ([], [self.fit_id]) else 0
 
     def leave(self) -> None:
-        """Unlock and remove `store`, before any value is stored in it."""
+        """Unlock `store`, and remove it if it is empty. No value may be stored yet."""
         if self.store is not None:
             (self.store / "lock").unlink()
             self._lock.close()
@@ -124,10 +124,10 @@ class Charge(Generic[_Book]):
 
         Guarantee
         ---------
-        LedgerError is raised before any row is read. A release that was begun and not
-        committed before a crash was never observed: it is drawn again, and logged as
-        "redrawn". A release that was returned is never redrawn, unless ledger and
-        `store` were both restored from copies that lack it.
+        LedgerError is raised before the release reads a row. A release that was begun
+        and not committed before a crash was never observed: it is drawn again, and
+        logged as "redrawn". A release that was returned is never redrawn, unless ledger
+        and `store` were both restored from copies that lack it.
         """
         # Releases come in the order of the plan, one after another.
         sequence = self._next
@@ -135,8 +135,8 @@ class Charge(Generic[_Book]):
         if self._specs[sequence : sequence + 1] != [canonical(spec)]:
             raise LedgerError(
                 f"Internal error: release {sequence} with label {spec['label']!r} is "
-                "not the next one in the charged plan. No row was read. Please "
-                "report it."
+                "not the next one in the charged plan. It read no row. Please report "
+                "it."
             )
         # The transaction keeps others from a commit between the query and the removal.
         with self.ledger.transaction():
@@ -146,8 +146,8 @@ class Charge(Generic[_Book]):
             if set(states) - set(STATES):
                 raise LedgerError(
                     f"The ledger is damaged: release {sequence} of fit {self.fit_id} "
-                    f"has the states {', '.join(sorted(states))}. No row was read. "
-                    "Restore a copy that holds all its fits and releases."
+                    f"has the states {', '.join(sorted(states))}. It was not drawn "
+                    "again. Restore a copy that holds all its fits and releases."
                 )
             before = self._committed(sequence)
             if before != sequence:
@@ -190,16 +190,16 @@ class Charge(Generic[_Book]):
         return [text for (text,) in rows]
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
-        """Log a noisy value and store it if values are stored, in one transaction.
+        """Log the digest of a release's value, and store the value, in one transaction.
 
-        Only then may the value be observed.
+        Only then may the value be observed. Without `store`, only the digest is kept.
 
         Parameters
         ----------
         sequence : int
             Number of the release in its fit.
         value : ndarray
-            The noisy value.
+            The value, with its noise if the fit has noise.
 
         Raises
         ------
@@ -331,7 +331,7 @@ class Charge(Generic[_Book]):
         return self.store / f"{sequence:06d}.npy"
 
     def _remove(self, sequence: int) -> None:
-        """Delete all files of a release in this folder, including partial files."""
+        """Delete the files of a release in `store`, including partial files."""
         if self.store is not None:
             self._file(sequence).with_suffix(".npy.part").unlink(missing_ok=True)
             self._file(sequence).unlink(missing_ok=True)
