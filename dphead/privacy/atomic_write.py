@@ -196,7 +196,7 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
 def _whole(path: Path, remove: Callable[[], object]) -> Iterator[None]:
     """Call `remove` if a block fails, and name the path in an OSError.
 
-    A ForeignFile passes as it is.
+    A ForeignFile passes unchanged, without a call of `remove`.
     """
     try:
         yield
@@ -249,9 +249,9 @@ def dangling_link(path: Path) -> Path | None:
 def names_before_links(path: str | Path) -> tuple[str, ...]:
     """Return the absolute names of a path, one before each link that it follows.
 
-    The last name, which has no links, is `os.path.realpath` and is not included. If a
-    link of the path is on a volume that is not mounted, the path leads to one of the
-    included names.
+    Each name has the targets of all earlier links. `os.path.realpath`, which has no
+    links, is not included. While the volume of a link is not mounted,
+    `os.path.realpath` returns the name before this link.
     """
     done, left = Path("/"), [*reversed(Path(path).absolute().parts[1:])]
     names = list[str]()

@@ -16,7 +16,7 @@ from dphead.privacy.accounting.events import check_pair
 from dphead.privacy.predictions import IntegerWeights, integer_weights
 from dphead.privacy.statistic_base import Params, Statistic, check_whole
 
-# Function that returns whether a pass has the rows of a block's slots (`Rows.blocks`).
+# Function that returns whether a pass already has a block's rows (`Rows.blocks`).
 Known = Callable[[np.ndarray], bool]
 
 
@@ -108,7 +108,7 @@ class ReleaseSpec:
     noise_multiplier : float
         Noise standard deviation over sensitivity. 0 means no noise and no privacy.
     n_rows : int
-        Public n, or `nominal_n`.
+        Number of slots. Under add_remove, where n is private, the declared `nominal_n`.
     sampling_prob : float, default 1.0
         Sampling rate; 1 for the full batch.
     relation : {"zero_out", "add_remove", "replace_one"}, default "zero_out"
@@ -218,8 +218,8 @@ class SumTask:
     clip_norm : float
         Clip norm of the spec, or the number that replaces inf in fits without noise.
     rows : Rows or None, default None
-        The rows to sum, or None if a caller passes blocks. A later pass reuses kept
-        integer rows only for the same object.
+        The rows to sum, or None if a caller passes blocks. A pass reuses the integers
+        of an earlier pass only if both have the same `rows` object.
     indices : ndarray of int or None, default None
         Increasing slots of the sample; None for all slots.
     spec : ReleaseSpec or None, default None

@@ -20,7 +20,7 @@ PROBABILITY_SCALE = 2**16  # a probability of one
 POWER_TABLE_SIZE = 2**11  # entries of the table of powers of two
 POWER_SCALE = 2**15  # a power of one
 POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entries
-MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # largest exponent: powers below count as 2**-16
+MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # largest exponent; smaller powers are 2**-16
 # Bounds (proofs/exactness.md).
 _MAX_WEIGHT = 1e100  # larger weights become zero; all do if none reaches 1e-100
 MAX_SCORE_RATE = 1e290  # largest unit of a score: 0 times an infinite one is NaN

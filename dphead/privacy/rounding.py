@@ -8,7 +8,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits, never below the number.
+    """Return a number as text with `digits` significant digits, rounded up.
 
     Use it for spent epsilon and for upper bounds.
     """
@@ -16,7 +16,7 @@ def rounded_up(value: float, digits: int = 4) -> str:
 
 
 def rounded_down(value: float, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits, never above the number.
+    """Return a number as text with `digits` significant digits, rounded down.
 
     Use it for remaining epsilon and for lower bounds.
     """
@@ -24,7 +24,7 @@ def rounded_down(value: float, digits: int = 4) -> str:
 
 
 def percent_up(share: float) -> str:
-    """Return a share in percent as text, rounded up to three significant digits."""
+    """Return a share in percent as text with three significant digits, rounded up."""
     return f"{_rounded(share, 3, ROUND_CEILING, 2)} %"
 
 

@@ -74,7 +74,8 @@ class Statistic:
     kind : {"outer", "gram"}
         Whether a row contributes l qᵀ or w q qᵀ.
     clips : {"features", "rows", "nothing"}
-        What the clip norm bounds: a row's features, or its contribution ("rows").
+        What the clip norm bounds: a row's features, its contribution ("rows"), or
+        nothing.
     axes : tuple of str or int
         Lengths of the sum's axes: "width", "n_classes" or a number.
     row_sq : int
@@ -218,7 +219,7 @@ class Chunk:
 
 
 def counting(statistic: Statistic, rows: IntegerRows, y: Array, used: Array) -> Array:
-    """Return (k,) bool: True for used slots with a finite row and a valid label."""
+    """Return (k,) bool: True where `used` holds, and row and label are valid."""
     # scale is 0 for a row that is not finite, or is too long to square.
     return used & (rows.scale > 0) & labeled(statistic, y)
 

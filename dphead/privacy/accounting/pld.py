@@ -95,7 +95,7 @@ def pld_epsilon(
 
     Guarantee
     ---------
-    An upper bound, as `loss_distribution`.
+    An upper bound, because `loss_distribution` is pessimistic.
     """
 
     def bound(direction: str, coarser: float) -> float:
@@ -409,11 +409,12 @@ def connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
 
     Let d and d' be the differences of delta before and after a point. The chance of the
     point is (d' - d exp(interval)) / (exp(interval) - 1), which equals
-    (d' - d) / expm1(interval) - d. The formula is linear: max(0, 1 - exp(epsilon))
-    represents only a loss of 0, and the rest of delta is small where losses are rare.
-    Rounding therefore does not create probability from nothing. Each quotient is
-    rounded once and is part of two probabilities. In total, rounding reduces delta by
-    some units of roundoff (proofs/poisson.md).
+    (d' - d) / expm1(interval) - d. The formula is linear, so the code applies it to
+    delta minus max(0, 1 - exp(epsilon)), and adds a chance of 1 at a loss of 0, which
+    stands for the subtracted part. The rest of delta is small where losses are rare, so
+    its rounding creates little probability. Each quotient is rounded once and is part
+    of two probabilities. In total, rounding reduces delta by some units of roundoff
+    (proofs/poisson.md).
     """
     nodes, losses = quadrature_nodes(upper, lower)
     # 0 is always a point of the grid: max(0, 1 - exp(epsilon)) is its loss.

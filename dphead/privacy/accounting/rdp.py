@@ -28,7 +28,7 @@ RDP_ORDERS = (
 )
 # Limits of noise multipliers, rounded to the safe side. Chosen, not measured.
 _SMALLEST_RDP_NOISE = 1e-3  # Poisson batches with less noise get infinite RDP
-LARGEST_NOISE = 1e8  # Poisson batches with more noise are charged as with this
+LARGEST_NOISE = 1e8  # more noise is charged like this noise
 _RDP_ROUNDING = 2e-15  # relative error of the operations of a divergence or epsilon
 
 
@@ -172,7 +172,7 @@ def rdp_epsilon(order: float, rdp: float, delta: float) -> float:
 def epsilon_from_rdp(
     orders: Sequence[float], rdp: Sequence[float] | np.ndarray, delta: float
 ) -> float:
-    """Return the smallest epsilon at `delta` over the orders; 0 if no RDP is spent.
+    """Return the smallest epsilon at `delta` over the orders; 0 if `rdp` is 0.
 
     Guarantee
     ---------

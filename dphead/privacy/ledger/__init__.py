@@ -3,7 +3,7 @@
 `schema` defines the tables. `store` keeps the tables in a file, and `server` on
 PostgreSQL. `ledger` charges fits, `budget` computes the spent epsilon, `charge` hands
 out a fit's reserved releases, `groups` compares groups of several fits, `seals` detects
-damage, and `moving` moves a ledger to another place.
+damage, and `moving` moves and merges ledgers.
 """
 
 from dphead.privacy.ledger.budget import Spent, in_words, spent

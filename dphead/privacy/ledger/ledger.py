@@ -104,8 +104,9 @@ class Ledger(LedgerFile):
     def set_budget(self, epsilon: float, delta: float) -> None:
         """Fix the total (epsilon, delta) of all fits, once, before the first fit.
 
-        The ledger's file holds the budget. DPHEAD_HOME knows the file and the budget
-        only after the first charge. `dphead ledger budget` notes both at once.
+        This method writes the budget to the ledger only. DPHEAD_HOME lists the ledger
+        and its budget after the first charge. `dphead ledger budget` also writes this
+        entry, before a charge.
 
         Parameters
         ----------

@@ -122,8 +122,8 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     sources, together with the fact that the target counts the data set. Until then, no
     charge of the data set goes to the target (`fit.ledgers`). If both had fits, a
     budget is no guarantee for the sum, because it did not apply to all of them. The
-    budget still refuses fits: each charge must keep within the smallest epsilon and the
-    smallest delta of all budgets.
+    budget still refuses fits: with each charge, the total must be within the smallest
+    epsilon at the smallest delta of all budgets.
     """
     ids = [one.meta("dataset_id") for one in (*sources, target)]
     theirs, own = ids[0], ids[-1]
@@ -168,7 +168,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
 
 def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
     """Raise LedgerError if ledgers cannot be merged into another one."""
-    # `fit.people` records people after the merge, and then no ledger can move
+    # an unfinished move must end first: after the merge, `check_move` refuses it
     target.check_open()
     for source in sources:
         source.check_open(but=MOVED)
@@ -176,7 +176,7 @@ def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
         before = source.meta(MOVED)
         if before in (None, target.path):
             continue
-        # the target of an interrupted or finished merge may have moved with its home
+        # the DPHEAD_HOME of an interrupted or finished merge may have moved
         moved = source.meta(MERGED) == target.meta("dataset_id") and not (
             is_on_server(before) or os.path.lexists(before)
         )

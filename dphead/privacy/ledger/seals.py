@@ -25,7 +25,8 @@ from dphead.privacy.ledger.store import AWAITS, IDENTITY, LedgerFile
 _SEALED = ("sequence", "label", "noise_multiplier", "sampling_prob", "spec")
 _Fit = tuple[Any, list[tuple[Any, ...]]]  # a row of `fits`, and its releases
 # Made once: SQLAlchemy takes longer to build a statement than SQLite to run it.
-# Fits in the order of their charges: `rowid` is SQLite's own number of a row.
+# Fits in the order of their charges: `rowid` is SQLite's number of a row, and a column
+# of its own on a server.
 _CHARGED = select(*FITS.c).order_by(column("rowid"))
 _SEALS = select(SEALS.c.fits, SEALS.c.meta, SEALS.c.digest).order_by(SEALS.c.id)
 _LAST = select(SEALS.c.fits, SEALS.c.digest, SEALS.c.id).order_by(SEALS.c.id.desc())
@@ -105,8 +106,8 @@ def damage_of(file: LedgerFile) -> list[str]:
 
     The function checks four things:
 
-    - A ledger's file is as SQLite wrote it. An index without its table's rows would
-      hide a budget. Tables on a server are not checked in this way.
+    - A ledger's file is as SQLite wrote it. An index that lacks a row of its table
+      could hide a budget. Tables on a server are not checked in this way.
     - Charges and fixed values match the chain of digests.
     - The budget was fixed before the first fit.
     - Releases were begun and committed in their order.
@@ -133,7 +134,7 @@ def _read(file: LedgerFile) -> Record:
 
 
 def _checked(file: LedgerFile) -> Record:
-    # An index without its rows would hide a budget from a query.
+    # A query can use an index that lacks a row, and miss a budget.
     found = file.structure()
     if found != "ok":
         raise _DamagedError(f"the file is not as SQLite wrote it ({found})")

@@ -189,10 +189,11 @@ def session(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def held(url: str, lock: str = "") -> Iterator[Callable[[], None]]:
-    """Hold the lock `lock` of a server in a block; by default, the lock of the server.
+    """Hold the lock with the name `lock` on a server, in a block.
 
-    Yield a function that raises LedgerError if the lock was lost. Call it before a
-    charge ends, because the end of the block raises no error.
+    The default name "" is the lock of all ledgers and of the index of images. Yield a
+    function that raises LedgerError if the lock was lost. Call it before a charge ends,
+    because the end of the block raises no error.
     """
 
     def check() -> None:

@@ -328,7 +328,7 @@ class LedgerFile:
         if MOVED in found and but != MOVED:
             todo = "Drop --ledger, and set DPHEAD_LEDGER to the URL of its server."
             if MERGED in found:
-                todo = "Type the command that merges the two again."
+                todo = "Repeat the command `dphead ledger people` that merged it."
             raise LedgerError(f"This ledger was moved to {found[MOVED]}. {todo}")
         if AWAITS in found and but != AWAITS:
             raise LedgerError(
@@ -561,7 +561,7 @@ class LedgerFile:
 
 
 def _kind_of(error: Exception) -> int:
-    """Return SQLite's code of an error, without its detail; 0 for other errors."""
+    """Return SQLite's primary result code of an error; 0 for other errors."""
     return getattr(getattr(error, "orig", error), "sqlite_errorcode", 0) & 0xFF
 
 
