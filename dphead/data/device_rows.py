@@ -132,7 +132,7 @@ class DeviceRows:
         return np.concatenate([np.empty((0, self.shape[1]), np.float32), *pieces])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return all rows, copied to the host, for checks of fits without privacy."""
+        """Return all rows as a NumPy array."""
         return np.asarray(self[:], dtype)
 
 

@@ -292,7 +292,7 @@ def check_groups(file: FeaturesFile, group_cap: int | None) -> None:
 
 
 def check_classes(file: FeaturesFile, classes: Iterable[object]) -> None:
-    """Raise FormatError unless the file's labels are indices of these classes.
+    """Raise FormatError if these classes contradict the labels of the file.
 
     A file without class names holds only indices. Numbers as class names would
     contradict these indices, unless they are 0, 1, 2, ...

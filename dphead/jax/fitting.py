@@ -69,8 +69,9 @@ def fit(
         If an argument is invalid, or jax traces an array or the call. Nothing is
         charged then.
     LedgerError
-        If the ledger refuses the fit, for example because it would exceed the budget.
-        All processes raise it. After the charge, if the ledger cannot be written.
+        If the ledger refuses the fit, for example because it would exceed the budget:
+        all processes raise this error. If the ledger cannot be written, even after the
+        charge.
     """
     refuse_traced()  # also with the numpy backend, because jax would trace the head
     own: dict[str, Any] = {"backend": "jax"}
