@@ -60,8 +60,8 @@ def declare_people(
     not_private : bool, default False
         Whether ledgers may be merged although only some have an infinite epsilon.
     beside : sequence of Path, default ()
-        Features files that are declared by the same command. Files of the same data set
-        are recorded first. Ledgers of the others can be merged later.
+        Features files that are declared by the same command. Those of the same data set
+        are recorded too. The ledgers of the others are checked, not merged.
 
     Returns
     -------
@@ -264,9 +264,11 @@ def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
         if groups is not None:
             groups.compare(book)
         if (kept := book.set_once(PEOPLE, declared)) != declared:
+            found = json.loads(kept)
+            new = " --new-people" if found["new"] else ""
             raise LedgerError(
-                f"The ledger {book.path} has the declaration {kept}, not {declared}. "
-                "Repeat the declaration that it has."
+                f"The ledger {book.path} already has a different declaration. Type "
+                f"dphead ledger people {found['system']} FILE{new}."
             )
         seals.seal(book)
 

@@ -523,6 +523,16 @@ def test_a_declaration_is_not_taken_over_for_other_groups(tmp_path, clinic):
         fitted(*command, "--same-data-as", one, "--people", clinic, *more)
 
 
+@pytest.mark.parametrize("new", [True, False])
+def test_a_ledger_of_another_declaration_names_its_own_command(tmp_path, clinic, new):
+    book = Ledger(tmp_path / "ledger.sqlite", Y)
+    module._fix(book, People(people_index(), clinic, new))
+    with pytest.raises(LedgerError, match="a different declaration") as refused:
+        module._fix(book, People(people_index(), clinic, not new))
+    option = " --new-people" if new else ""
+    assert str(refused.value).endswith(f"people {clinic} FILE{option}.")
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_a_ledger_that_was_merged_is_not_beside_a_run_that_is_saved_later(
     tmp_path, clinic, same
