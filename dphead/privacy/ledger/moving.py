@@ -131,7 +131,8 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         raise LedgerError(
             "A merge needs ledgers of one data set, and a target of another data set. "
             f"Got ledgers of {', '.join(map(str, ids[:-1]))} and a target of {own}. "
-            "Merge the ledgers of one data set at a time."
+            "Merge each data set alone, and not into its own ledger. A ledger without "
+            "a data set (None) cannot be merged."
         )
     check_merge(sources, target)
     # Fix relation, unit and budget first, so that no later fit makes the merge fail.
