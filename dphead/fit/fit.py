@@ -301,7 +301,7 @@ def _check_takes_sets(solver: Solver[Any], facts: ProblemInfo) -> None:
             raise ValueError(
                 f"method {solver.name!r} cannot use rows with several classes, because "
                 f"{planned.statistic.name} needs one class per row. Use auto, dp-sgd, "
-                "dp-adam, dp-fc or dp-newton, with the sigmoid loss."
+                "dp-adam, dp-optax, dp-fc or dp-newton, with the sigmoid loss."
             )
 
 
