@@ -1,6 +1,6 @@
 """Run the `dphead` command, with its signals, streams and exit codes.
 
-This module installs signal handlers before other imports, which take seconds.
+Signal handlers are installed before the imports that take seconds.
 """
 
 import codecs
@@ -66,7 +66,8 @@ def main() -> None:
 
     The exit code is 2 for any error, including bugs and a failed standard output. If a
     signal ends the command, the code is 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
-    Otherwise it is the command's own exit code.
+    Otherwise it is the command's own exit code. A fit on several processes can end with
+    1 (`processes.joined`).
     """
     received = handle_signals()
     output = _tolerant_streams()
@@ -136,7 +137,8 @@ def handle_signals() -> list[signal.Signals]:
 def _tolerant_streams() -> _Output:
     """Replace standard output and standard error, and return the new output file.
 
-    Unsupported characters are escaped. File names that are not UTF-8 keep their bytes.
+    Characters that the encoding lacks are escaped. In UTF-8, a file name that is not
+    UTF-8 keeps its bytes, except control characters (`printable`).
     """
     for number in range(3):  # the next opened file would get a closed stream's number
         try:

@@ -100,7 +100,7 @@ def _confusion(
 ) -> list[list[int]] | None:
     """Return the confusion matrix: true classes on the first axis, predicted second.
 
-    The result is None above _MOST_CONFUSED classes, because a report may store it.
+    The result is None above _MOST_CONFUSED classes.
     """
     if n_classes > _MOST_CONFUSED:
         return None

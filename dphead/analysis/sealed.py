@@ -99,7 +99,7 @@ def _todo(what: str) -> str:
 def refuse_unfinished(folder: Path) -> None:
     """Raise ValueError if the run in a folder has not removed its private files.
 
-    fit.json is removed last. A folder without it holds no run, or a finished one.
+    A run with a finite epsilon writes fit.json before its charge, and removes it last.
     """
     if not (folder / "fit.json").exists():
         return

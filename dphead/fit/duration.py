@@ -75,7 +75,7 @@ def check_duration(
     """Return the expected seconds of a fit, and limit sums of one matrix per class.
 
     Call it before the charge. Raises ValueError if these sums take more than
-    _LIMIT_SECONDS. Other sums have no limit. Other methods avoid matrices per class.
+    _LIMIT_SECONDS. Other sums have no limit.
     """
     seconds = expected_seconds([r for r in releases if _by_class(r)], facts)
     if seconds > _LIMIT_SECONDS:

@@ -95,8 +95,8 @@ def extraction_of(file: FeaturesFile) -> dict[str, Any]:
 def rows_digest(file: FeaturesFile) -> str:
     """Return a digest that identifies a file's rows, for a resume (`About.rows`).
 
-    It is of the file's salt and configuration. So nobody without the file can use it to
-    test whether a row is in the file.
+    The digest covers the file's random salt and its configuration, so nobody without
+    the file can use it to test whether a row is in the file.
     """
     text = f"{file.salt} {file.config_hash}"
     return hashlib.sha256(text.encode()).hexdigest()
@@ -185,10 +185,10 @@ def check_selection(
 ) -> None:
     """Raise ValueError if one row or group may change which other rows were chosen.
 
-    A file that does not record how its rows were chosen is refused too.
-
     A choice by positions shifts if a row is added or removed, or if a group is replaced
-    by a larger one. If rows keep their positions, it does not (proofs/sensitivity.md).
+    by a larger one. In these cases, a file that does not record the choice is refused
+    too. Under zero_out, and under replace_one without a group cap, rows keep their
+    positions, so every file is accepted (proofs/sensitivity.md).
     """
     if relation != "add_remove" and (relation == "zero_out" or group_cap is None):
         return
@@ -245,9 +245,9 @@ def check_features(
 def check_labels(
     file: FeaturesFile, labels: np.ndarray, classes: list[str], path: Path
 ) -> None:
-    """Raise ValueError unless rows to measure on have the head's classes and labels.
+    """Raise ValueError if a file cannot measure a head.
 
-    At least one row must have a label of these classes.
+    The file must have the head's classes, and one of `labels` must be a class.
     """
     check_classes(file, classes)
     if not np.any((labels >= 0) & (labels < len(classes))):

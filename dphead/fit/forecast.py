@@ -312,12 +312,13 @@ def forecast(
 
     Notes
     -----
-    Each draw holds out a fifth of the public rows, at most 10,000. It trains on
-    question.n_rows of the other rows, or on all other rows if there are fewer. Then
-    `planning/stand_in.py` reduces the noise in proportion. Relative to the sums, the
-    noise is the same as in the private fit. A head that is trained on fewer rows
-    generalizes worse. Therefore the forecast is too low if the noise is low
-    (docs/plan.md). All epsilons share the splits and the noise seeds.
+    Each draw holds out a fifth of the labeled public rows, at most 10,000. If rows have
+    groups, it can be more (`split_rows`). The draw trains on question.n_rows of the
+    other rows, or on all other rows if there are fewer. Then `planning/stand_in.py`
+    reduces the noise in proportion. Relative to the sums, the noise is the same as in
+    the private fit. A head that is trained on fewer rows generalizes worse. Therefore
+    the forecast is too low if the noise is low (docs/plan.md). All epsilons share the
+    splits and the noise seeds.
     """
     facts = ProblemInfo(question.n_rows, look_alike.x.shape[1], look_alike.n_classes)
     check_facts(facts)

@@ -20,7 +20,8 @@ from dphead.solvers.base import ProblemInfo, Solver
 from dphead.solvers.on_axes import OnAxes, number_of_axes
 from dphead.sums.hosts import Hosts, all_or_none
 
-_NUMBERS = 2**25  # most public values that are read: 256 MB in float64; chosen
+# most public values that axes are computed from, 256 MB in float64; chosen
+_NUMBERS = 2**25
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class ChosenAxes:
     axes : PublicAxes or None
         The axes, or None if `number_of_axes` finds that they do not help.
     made_of : str
-        Digest of the public rows.
+        Digest of the public rows, and the number of axes.
     described : dict
         The report's `data.axes`.
     doubt : str
@@ -90,7 +91,7 @@ def choose_axes(
     ------
     ValueError
         If `count` is given without public rows, or is not below the number of features.
-        If the public rows have other features, are too few, share the data set or
+        If the public rows have different features, are too few, share the data set or
         images with the private rows, or are equal to them. The comparison uses private
         rows, so the error is for the data holder only.
     """
@@ -184,7 +185,7 @@ def _check_rows(
 ) -> None:
     """Raise ValueError if the public rows are the training rows, compared as float32.
 
-    Rows that several processes share are not compared.
+    `DeviceRows` that several processes share are not compared.
     """
     n_rows, n_others = map(_number_of_rows, (public, private))
     if n_rows != n_others or getattr(private, "is_shared", False):

@@ -202,7 +202,7 @@ def _plan_head(
     file: FeaturesFile,
     hosts: Hosts | None = None,
 ) -> tuple[FitPlan[LinearHead], About]:
-    """Return the plan and the description of a fit, from public sizes and classes.
+    """Return the plan and the description of a fit. Nothing is charged.
 
     Raises ValueError if the options do not match the file, and LedgerError and
     ExtractError as `declared_people`.
