@@ -140,8 +140,8 @@ def _scores(
 ) -> _AuditRecord:
     """Return the record of `fits` fits with the canary and as many without it.
 
-    The problems share the fits. After each fit, `NoiseAlone` releases sums of no rows,
-    with many entries and the noise of `kinds`.
+    The fits are divided among the problems. After each fit, `NoiseAlone` releases sums
+    of no rows, with many entries and the noise of `kinds`.
     """
     specs, noise = uncharged(plan), NoiseSource()
     alone = NoiseAlone(kinds, noise)

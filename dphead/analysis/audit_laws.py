@@ -91,7 +91,7 @@ class _Tails:
 def _normality(
     about: str, values: np.ndarray, tails: _Tails | None = None
 ) -> LawResult:
-    """Return one test of the distribution, tails and largest of standard normal values.
+    """Test whether values are standard normal: distribution, tails and largest value.
 
     `tails` may also count values that are not in `values`.
     """

@@ -1,4 +1,4 @@
-"""Audit how a row moves sums in each slot, and that invalid rows move none.
+"""Audit how a row moves sums in each slot, and check that invalid rows move no sum.
 
 The checks are exact. They compare sums before noise, and count released numbers that
 are not whole units.

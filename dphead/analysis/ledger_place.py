@@ -92,7 +92,7 @@ def named(path: str, folder: Path | None) -> str:
     """
     if is_on_server(path) or not os.path.isabs(path):
         return path
-    path = os.path.realpath(path)  # as the starts below, where links are resolved, too
+    path = os.path.realpath(path)  # as below, where `starts` are resolved
     starts = {"~": os.path.expanduser("~")}
     with suppress(LedgerError):  # an invalid DPHEAD_HOME holds no ledger
         starts = {_HOME: str(ledger_home()), **starts}

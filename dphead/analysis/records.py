@@ -262,7 +262,7 @@ def _copied(file: Path) -> list[dict[str, Any]]:
 def _trained(folder: Path | None) -> tuple[dict[str, Any] | None, frozenset[str]]:
     """Return head.json and the names of its tensors; None and no names without a head.
 
-    A trained network (`model.json`) is only compared with its own digests.
+    A trained network (`model.json`) is compared with its digests, and not returned.
     """
     if folder is None:
         return None, frozenset()
@@ -407,9 +407,9 @@ def _ledger_fits(
 ) -> dict[str, Any]:
     """Return "fits", "limit" and "merged" of the ledger that now counts the run.
 
-    The result has no fits if the ledger is unreachable or does not count the run.
-    "lost" is then the path of an older copy or of `given`, and None for a different
-    ledger in the place of the run's own.
+    If the ledger is unreachable, the result is empty. If it does not count the run, the
+    result has only "lost": the path of an older copy or of `given`, or None for a
+    different ledger in the place of the run's own.
 
     Raises ValueError if the ledger contradicts the report, or if `given` is missing.
     """

@@ -27,7 +27,8 @@ FORMATS = {  # module:Format of heads, and of networks; imported on first use
     "onnx": ("dphead.export.networks:ONNX", "dphead.export.finetuned:ONNX"),
     "sklearn": ("dphead.export.heads:SKLEARN", None),
 }
-_TOLERANCE = 1e-4  # largest error of scores, relative to scores above one; chosen
+# largest error of scores, relative to 1 or to a larger score of the row; chosen
+_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Exported:
     files : list of str
         Names of its files.
     takes : str
-        Description of the head's input.
+        Description of the input of the files.
     example : str
         Python code that loads the export.
     guarantee : dict

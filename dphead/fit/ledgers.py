@@ -84,8 +84,8 @@ def ledger_path(path: str | Path | None, dataset_id: str | None) -> str | Path:
 
     Return `path` if it is given. The path of a file becomes absolute, because the
     working folder can change. Otherwise return the URL in the environment variable
-    DPHEAD_LEDGER (the team's server), or the data set's ledger file in DPHEAD_HOME
-    without this variable. Without a data set, return ":memory:".
+    DPHEAD_LEDGER (the team's server). If this variable is not set, return the data
+    set's ledger file in DPHEAD_HOME. Without a data set, return ":memory:".
     """
     if path is None and dataset_id is not None:
         path = team_url() or default_ledger_path(dataset_id)
@@ -381,7 +381,10 @@ def image_indexes() -> list[ImageIndex]:
 
 
 class _OwnPeople(ImageIndex):
-    """Index the people of a home that has used no server."""
+    """Index the people of this home.
+
+    A home with a ledger on a server cannot declare people here.
+    """
 
     @contextmanager
     def declaring(self) -> Iterator[None]:
@@ -896,7 +899,10 @@ def _on_team(dataset_id: str) -> list[str]:
 
 
 def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
-    """Return the known ledger of a data set with a fit and the most fits, or None."""
+    """Return the place of a known ledger that holds a fit of a data set, or None.
+
+    If several ledgers hold the fit, return the one with the most fits.
+    """
     if dataset_id is None or not has_home():
         return None
     found = dict[str, int]()
@@ -908,7 +914,7 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
 
 
 def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
-    """Return a run (`records.read_run`), with other ledgers of fits on its images.
+    """Return a run (`records.read_run`), and the other ledgers with fits on its images.
 
     If the run's folder was moved, or an older copy or a different ledger is in the
     place of its ledger, its ledger is looked for in DPHEAD_HOME.
@@ -929,7 +935,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     counts = [] if found.limit is None else [own.path]
     others = charged_elsewhere(dataset_id, *counts)
     lost = found.lost
-    # no list has it if there is no data set or no home
+    # `others` is empty without a data set or a home
     if lost is not None and not any(_can_be(lost, None, one) for one in others):
         with closing(Ledger(lost, read_only=True)) as book:
             fits, protects = book.count_fits(), _protects(book)
@@ -963,10 +969,10 @@ def is_listed(
 ) -> bool:
     """Return whether known ledgers have all fits of an earlier entry in a report.
 
-    All lists of other ledgers use this function. A ledger is recognized by its
-    identity, or by its place without one, and must have as many fits as the entry: an
-    older copy has fewer. Unknown fits (None) of the run's own or of a missing ledger
-    are enough in the same place only, because a copy keeps the identity. A closed
+    All lists of other ledgers use this function. A known ledger is recognized by its
+    identity, or by its place if an identity is missing. It must have at least as many
+    fits as the entry, because an older copy has fewer. If its number of fits is unknown
+    (None), it must be in the same place, because a copy keeps the identity. A closed
     ledger is listed if its fits count in a known ledger.
     """
     identity, fits = entry.get("identity"), entry["fits"] or 0
@@ -1004,7 +1010,7 @@ def _has_images(index: ImageIndex, file: FeaturesFile) -> bool:
 
 
 def known_images(dataset_id: str) -> np.ndarray:
-    """Return the digests of the images of all data sets that one ledger counts."""
+    """Return the image digests of a data set, and of others that its ledger counts."""
     if not has_home():
         return np.empty(0, np.uint64)
     names, _ = _counted_with(dataset_id)
@@ -1045,7 +1051,7 @@ def _read(
             book.check_open(but=MOVED)
             of = book.meta("dataset_id") or name
             more = [of, *counted_data_sets(book)]
-            # include this data set: if its ledger is missing, other ledgers count it
+            # the data set merged into: its ledgers are found even if the target is gone
             more += [] if (into := book.meta(MERGED)) is None else [into]
             if name not in more and place in noted_ledgers(name):
                 raise LedgerError(f"{place} is the ledger of another data set now.")

@@ -266,7 +266,7 @@ def _pass_bytes(
     `after` is the statistic of the next request. A sum has a copy on each thread, and
     three copies while the secret rows are compared. Its noise and the released value
     take less than these. A thread that sums by numpy also holds some rows in float64,
-    with products of a strip.
+    and products of them.
     """
     size = _sum_bytes(statistic, width)
     if statistic.kind == "gram" and isinstance(after, ClassSums):

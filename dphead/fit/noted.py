@@ -148,7 +148,10 @@ def _notes_at(names: set[str], dataset_id: str | None) -> dict[str, _Note]:
 
 
 def noted_budget(place: str) -> dict[str, float] | None:
-    """Return the noted budget of a ledger with the smallest epsilon, or None."""
+    """Return the noted budget of a ledger, or None.
+
+    If its notes differ, return the budget with the smallest epsilon.
+    """
     names = _names(place)
     notes = [_notes_at(names, name).values() for name in data_sets_of_home()]
     kept = [note.budget for note in chain(*notes) if note.budget]
@@ -210,7 +213,8 @@ def is_noted(book: Ledger, dataset_id: str | None) -> bool:
 def _fits(book: Ledger, notes: Mapping[str, _Note]) -> bool:
     """Return whether the notes of a ledger's names are all of this ledger."""
     kept = {note.identity for note in notes.values()}
-    # an earlier version noted no identity, but its ledger was charged or closed
+    # An earlier version noted no identity. The noted ledger was charged or closed, so
+    # one without a seal is another ledger.
     if kept == {None}:
         return _is_sealed(book)
     return kept <= {None, book.meta(IDENTITY)}
@@ -243,7 +247,7 @@ def note_ledger(
     name = path if is_on_server(path) else os.path.realpath(path)
     note = _Note()
     if book is not None and not book.url:
-        # set it before the note: if this process dies, no note has another identity
+        # set it before the note: this process can die between the two
         book.set_once(IDENTITY, uuid.uuid4().hex)
         note = _note_of(book, new_budget)
     # a default ledger gets an identity too: its owner may replace it by a link later

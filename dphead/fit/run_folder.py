@@ -60,11 +60,12 @@ def beside_others(
     charged: bool = False,
     known: Sequence[Overlap] = (),
 ) -> About:
-    """Add each ledger that the run's own ledger does not count, with a warning.
+    """Return `about` with an entry and a warning for each other ledger with fits.
 
-    Entries that `about` has are kept or replaced (`is_listed`). `charged` is True if
-    the fit was charged before. If the index does not have the run's images, `known` are
-    the data sets that share images with the run.
+    The other ledgers hold fits on the run's images that the run's ledger does not
+    count. Earlier entries of `about` are kept or replaced (`is_listed`). `charged` is
+    True if the fit was charged before. If the index does not have the run's images,
+    `known` are the data sets that share images with the run.
 
     Raises
     ------
@@ -439,7 +440,7 @@ def write_report(
 ) -> dict[str, Any]:
     """Write run.toml, report.html, ledger.json and report.json, each durably.
 
-    The report is written last, so a folder with a report is complete. Then the stored
+    report.json is written last, so a folder with this file is complete. Then the stored
     releases are removed.
 
     Parameters

@@ -281,8 +281,8 @@ def _sentence(report: dict[str, Any], limits: list[Limits]) -> str:
     unit = "person" if grouped else name_unit_in(report)
     said = detection(own, f"this {kind_of(report)}", unit)
     return (
-        f"{said} The attacker may know every other training {unit}, this report, and "
-        f"run any feasible computation. Guessing detects "
+        f"{said} The attacker may know every other training {unit} and this report, "
+        f"and run any feasible computation. Guessing detects "
         f"{percent_up(FALSE_POSITIVE_RATE)}."
     )
 
@@ -382,7 +382,7 @@ def _expected_bar(report: dict[str, Any]) -> _Bar | None:
     if found is None:
         return None
     bar = _interval_bar(f"expected on {name_new(report)}", found)
-    # the interval holds in fewer than 90 % of fits with few groups
+    # with few groups, the interval covers the accuracy in fewer than 90 % of fits
     vague = "unknown, because its 90 % interval is wider than 20 points"
     return replace(bar, text=vague) if is_vague(found) else bar
 
