@@ -19,7 +19,7 @@ _COMPILER = "torch._dynamo"
 
 
 class _StandIn(ModuleType):
-    """Replace a module of the compiler, and import it for any other attribute."""
+    """Replace a module of the compiler. A missing attribute imports the module."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__file__":  # `inspect` asks every module for it

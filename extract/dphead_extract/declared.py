@@ -5,8 +5,9 @@ The field has the name, type and default. Its annotation has the help and the ra
     steps: Annotated[int, Setting("Number of steps.", COUNT)] = 10
     memory: Annotated[int | None, Option("Memory limit.", read=n_bytes)] = None
 
-A `Setting` belongs to a method, whose preset may set it. An `Option` belongs to a
-command. Checks, help, `--config`, run.toml and pages follow from these declarations.
+A `Setting` belongs to a method or to the training of a network, and a preset may set
+it. An `Option` belongs to a command. Checks, help, `--config`, run.toml and pages
+follow from these declarations.
 """
 
 import reprlib
@@ -33,9 +34,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Range:
-    """Define the valid numbers of a setting.
+    """Define the valid values of a setting.
 
-    `text` is the condition as text that follows "must be". `holds` checks a number.
+    `text` is the condition as text that follows "must be". `holds` checks a value.
     """
 
     text: str
@@ -51,11 +52,11 @@ class Setting:
     help : str
         Help text for the user.
     valid : Range, optional
-        Valid numbers; None means any.
+        Valid values; None means all values of the field's type.
     source : str
         Source of the default.
     option : bool, default False
-        Whether `dphead fit` has the setting as an option.
+        Whether the command (`dphead fit` or `dphead finetune`) has it as an option.
     settable : bool, default True
         False for a setting that only ablations may change.
     choices : sequence of str, or callable
@@ -96,7 +97,7 @@ class Option(Setting):
     metavar : str, optional
         Placeholder of the value in the help.
     existing : str, default ""
-        Description of the path, if it must exist.
+        Words for errors, such as "the weights file", if the path must exist; else "".
     kept : bool, default True
         False for an option that run.toml leaves out.
     resumed : bool, default False

@@ -73,7 +73,7 @@ class WholeVectors(Operations):
     ----------
     multiple : int
         This many rows, or a multiple of it, have whole vectors in every array from an
-        operation that torch calls pointwise and that is not in `_EXACT`.
+        operation that torch calls pointwise and that is not exact (`_is_exact`).
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class WholeVectors(Operations):
 
 def _is_exact(func: Any, args: Any, kwargs: Any, value: torch.Tensor) -> bool:
     """Return whether vector and scalar instructions give the same bits."""
-    if value.is_complex():  # products are added with one rounding or with two
+    if value.is_complex():  # a product may use a fused multiply-add, which rounds once
         return False
     if not value.is_floating_point():
         return True

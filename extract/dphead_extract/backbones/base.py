@@ -42,9 +42,9 @@ FAMILIES: dict[str, Family] = {}
 class BackboneOptions:
     """Choose the backbone, its weights and the image transform.
 
-    For mean, std, interpolation, crop, size and channels, None means the model's own
-    value. `settings` maps the names of the family's settings to values; a setting that
-    was not given has its default.
+    None means that the user did not declare the value. The help of each option says
+    which value applies then. `settings` maps the names of the family's settings to
+    values, with defaults for the settings that the user did not give.
     `crop_mode` is timm's "center", "squash" or "border". `mirror` averages the features
     of an image and of its mirror image. This removes directions that tell left from
     right, and the noise on their weights. For `colors`, "opponent" means the colors of
@@ -85,7 +85,8 @@ class BackboneOptions:
     mean: Annotated[
         tuple[float, ...] | None,
         _backbone(
-            "Mean of each channel, separated by commas. Default: the model's means.",
+            "Mean of each channel, separated by commas. Default: the model's means, or "
+            "none for fixed filters.",
             read=of_colors,
         ),
     ] = None
@@ -93,7 +94,7 @@ class BackboneOptions:
         tuple[float, ...] | None,
         _backbone(
             "Standard deviation of each channel, separated by commas. Default: the "
-            "values of the model.",
+            "values of the model, or none for fixed filters.",
             read=of_colors,
         ),
     ] = None
@@ -101,7 +102,8 @@ class BackboneOptions:
         Literal["nearest", "bilinear", "bicubic", "lanczos", "none"] | None,
         _backbone(
             "Interpolation that resizes images. none: images must have the declared "
-            "size (fixed filters only). Default: the interpolation of the model."
+            "size (fixed filters only). Default: the interpolation of the model, or "
+            "bicubic for fixed filters."
         ),
     ] = None
     crop_pct: Annotated[
@@ -214,13 +216,13 @@ class Backbone:
     weights_sha256 : str
         Digest of the weights; "" for backbones that are identified by their settings.
     module : nn.Module
-        The network, in eval mode: inputs (B, C, H', W') to features (B, channels, ...).
+        The network, in eval mode: from inputs (B, C, H', W') to outputs (B, ...).
     prepare : callable
         Function from an image, uint8 (H, W[, 3]), to pixels, uint8 (H', W', C).
     mean, std : (C, 1, 1) tensor or None
-        Shift and scale of pixels from 0 to 1.
+        Values that are subtracted from pixels (0 to 1), and values that divide them.
     basis : (C, C) tensor or None
-        Matrix that transforms the colors after shift and scale, or None.
+        Matrix that transforms the colors after the division, or None.
     input_shape : (int, int, int)
         Channels, height and width of the input.
     parts : tuple
@@ -230,10 +232,10 @@ class Backbone:
         Whether the network returns tokens or maps with channels last.
     mirror : bool
         Whether rows are means over an image and its mirror image.
-    axes : (columns, features) tensor or None
+    axes : (axes, features) tensor or None
         Axes that `module` projects the features on; None for no projection.
     weights : Path or None
-        The local file or folder of weights; private.
+        The local file or folder of weights, or None; private.
     note : str
         Text on the use of config.json beside the weights; private.
     """
@@ -321,7 +323,7 @@ class Family:
     def recorded(
         self, kwargs: dict[str, Any], transform: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return the `BackboneOptions` fields that a features file recorded.
+        """Return this family's fields of `BackboneOptions` from a file's record.
 
         The caller reads name, mean, std, interpolation, mirror, axes and pixels, which
         all families have.

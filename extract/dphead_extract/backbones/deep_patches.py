@@ -6,11 +6,11 @@ Coates and Ng (2012) learn such layers from the data. Here scattering (Bruna, Ma
 2013) comes first. A seed generates all filters, which need no weights file and spend no
 privacy budget. No private image may be used here.
 
-A map's channels are signed square roots with mean zero and variance one on synthetic
-images. At each position the channels are divided by their length plus one, as
-`--normalize local` does. Products of whitened patches with the filters are divided by
-their root mean square, split by their sign, and averaged. The last layer averages over
-a grid of positions, the others over squares of 2 x 2.
+A map's channels are signed square roots with mean zero and variance one on the
+1/frequency images. At each position the channels are divided by their length plus one,
+as `--normalize local` does. Products of whitened patches with the filters are divided
+by their root mean square plus _FLOOR, split by their sign, and averaged. The last layer
+averages over a grid of positions, the others over squares of 2 x 2.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class _PatchLayer(nn.Module):
     def _drawn(self, maps: torch.Tensor) -> torch.Tensor:
         """Return at most PATCHES random patches, (n, channels * _SIDE**2).
 
-        One image at a time: all patches need nine times the memory of the maps.
+        The loop takes one image at a time, because the patches of all images need nine
+        times the memory of the maps.
         """
         each = math.prod(side - _SIDE + 1 for side in maps.shape[2:])
         order = np.random.default_rng(SEED).permutation(len(maps) * each)[:PATCHES]

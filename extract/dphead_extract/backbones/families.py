@@ -1,7 +1,7 @@
 """Name the families of backbones and their options.
 
-Wrong options are refused before PyTorch is imported, which takes seconds. Help texts
-read `TRAITS`, so this file imports no third-party package.
+Wrong options are refused before PyTorch is imported, because this import takes seconds.
+Help texts read `TRAITS`, so this file imports no third-party package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dphead_extract.declared import Declared, Option, Range, is_a, settings_of
 from dphead_extract.errors import ExtractError
 from dphead_extract.numerals import separated
 
-_MOST_SCALE = 1e6  # largest mean, and largest 1 / std, as in `finetune`; a choice
+_MOST_SCALE = 1e6  # largest |mean|, std and 1 / std, as in `finetune`; a choice
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Traits:
     ----------
     takes : frozenset of str
         The fields of `BackboneOptions` that this family accepts and other families may
-        refuse.
+        refuse. "interpolation=none" stands for this one value.
     settings : mapping of str to Declared
         The family's settings. `dphead extract` has an option for each. A features file
         records their values, and `predict` restores them.

@@ -1,7 +1,6 @@
 """Build backbones with fixed filters, which a formula or a seed defines.
 
-These backbones have no weights to load. Their input is pixels from 0 to 1 at a declared
-size.
+These backbones have no weights to load.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class FixedFilters(Family):
     filters depend on the processor.
     """
 
-    # These backbones split batches themselves.
+    # large, because these backbones split batches into pieces that fit in the cache
     cpu_batch = 128
 
     def nets(

@@ -16,9 +16,10 @@ one-dimensional Gaussians. The largest intermediate of a piece of images fits in
 core's cache.
 
 The features of an image must have the same bits at every position of a batch, whatever
-the other images are. So all pieces of a batch have the same number of planes, which are
-color channels of images, and the last piece is padded with zeros (`_pieces`). If the
-bits on a CPU still differ, extraction uses batches of one image (`with_equal_places`).
+the other images are. A plane is one color channel of an image. All pieces of a batch
+have the same number of planes, and the last piece is padded with zeros (`_pieces`). If
+the bits on a CPU still differ, extraction uses batches of one image
+(`with_equal_places`).
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ def _lowpass_matrix(size: int, J: int, j: int) -> np.ndarray:
 
 
 def _crop_spectrum(spectrum: np.ndarray, *sizes: int) -> np.ndarray:
-    """Return a coarser grid, with only the `sizes` lowest frequencies of the axes."""
+    """Return the spectrum of a coarser grid: the `sizes` lowest frequencies."""
     for axis, n in enumerate(sizes):
         full = spectrum.shape[axis]
         half = n // 2

@@ -161,8 +161,9 @@ def _with_config(
 ) -> tuple[BackboneOptions, dict[str, Any], str]:
     """Return the options, completed by the config.json beside local weights.
 
-    A folder's path is private, so "local-dir:FOLDER" becomes the name of the model and
-    its weights. Declared options take precedence over config.json.
+    A folder's path is private. Therefore the model's name replaces the name
+    "local-dir:FOLDER", and `weights` holds the folder. Declared options take precedence
+    over config.json.
 
     Returns
     -------
@@ -176,7 +177,8 @@ def _with_config(
     Raises
     ------
     ExtractError
-        If a folder has no config.json, or the config.json of a different model.
+        If a folder has no config.json of the model, if config.json is damaged or names
+        a model or arguments that timm lacks, or if weights are declared twice.
     """
     name, weights = options.name, options.weights
     if name.startswith(_LOCAL):
@@ -236,9 +238,10 @@ def _with_config(
 
 
 def _foreign(arguments: dict[str, Any]) -> list[str]:
-    """Return arguments of timm, such as checkpoint_path, that no model takes.
+    """Return the names of arguments that `timm.create_model` itself declares.
 
-    They may name another file, or a path, which the head and the report would publish.
+    Such an argument (checkpoint_path) may hold the path of a file, which the head and
+    the report would publish.
     """
     parameters = signature(import_timm().create_model).parameters
     return sorted(parameters.keys() & arguments.keys())
@@ -250,7 +253,8 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
     The weights are random for `random_weights`, and for a file of weights, which the
     caller loads. `config` is the transform that config.json gives for local weights.
 
-    Raises ExtractError if the name or the path of the weights is wrong, or timm fails.
+    Raises ExtractError if the name, an argument or the path of the weights is wrong, or
+    if timm fails.
     """
     timm = import_timm()
     # timm looks up the names of a hub ("hf-hub:owner/name") itself
