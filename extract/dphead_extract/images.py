@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-# Pillow decodes some images with a warning that prints its own source code: images of
-# up to twice its limit (179 megapixels), and images with a damaged EXIF block.
+# Pillow decodes some images with a warning that prints its own source code: images
+# above its limit, up to twice the limit (179 megapixels), and images with a damaged
+# EXIF block.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 # Only these formats are opened. Pillow would choose others by their first bytes, and
@@ -171,7 +172,7 @@ def _decoded(
 
 
 def _read(data: bytes, use: Callable[[Image.Image, _Samples], _T]) -> _T:
-    """Return `use` of an image that is not loaded yet, and of its samples.
+    """Return the result of `use(image, samples)`, for an image that is not loaded yet.
 
     If Pillow refuses the texts of a PNG, they are ignored.
     """
@@ -205,7 +206,7 @@ def _without_texts(data: bytes) -> bytes:
 def stored_samples(data: bytes) -> np.ndarray | None:
     """Return the upright samples of an image file that `decode_image` scales to 8 bits.
 
-    Return None if its samples are unsigned 8-bit integers or colors.
+    Return None for the other images that `decode_image` reads.
     """
 
     def deep(image: Image.Image, samples: _Samples) -> np.ndarray | None:
@@ -264,13 +265,13 @@ def _samples_of_tiff(image: Any) -> _Samples:
         raise UnreadableImage("a TIFF without photometric interpretation")
     packed = tags.get(_COMPRESSION, 1) != 1
     if packed and tags.prefix == b"MM" and image.mode in ("I", "F"):
-        # Pillow swaps the bytes of what libtiff has swapped
+        # libtiff has swapped the bytes already, and Pillow swaps them again
         raise UnreadableImage("signed or float samples, big-endian and compressed")
     if bits > 8 and tags.get(_PLANAR) == 2 and image.mode not in ("I", "I;16", "I;16B"):
         # Pillow reads them as 8-bit samples
         raise UnreadableImage("more than 8 bits in separate planes")
     if image.mode == "RGBA" and _EXTRA_SAMPLES not in tags:
-        # Pillow reads it as transparency, but it can be infrared
+        # Pillow reads the fourth sample as transparency, but it can be infrared
         raise UnreadableImage("a TIFF whose fourth sample has no declared meaning")
     if image.mode == "YCbCr" and tags.get(_SUBSAMPLING) != (1, 1):
         # the default subsampling is 2 by 2, but Pillow assumes 1 by 1
@@ -385,9 +386,9 @@ def _levels(
 
 
 def sample_bits(data: bytes) -> int:
-    """Return the number of bits of a file's gray integer samples, or 8 if fewer.
+    """Return the number of bits of gray integer samples of more than 8 bits, else 8.
 
-    The file must be one that `decode_image` reads.
+    `decode_image` must be able to read the file.
     """
     if data.startswith(b"\xff\xd8"):  # a JPEG
         return 8
@@ -423,12 +424,12 @@ def without_ends(picture: Image.Image, height: int, width: int) -> Image.Image:
 def open_picture(file: str | Path, folder: str | Path) -> Image.Image:
     """Return an image file as the input of an exported backbone, before resizing.
 
-    If the transform crops, ends that it removes are cut off (`without_ends`).
-    `folder` is the folder of the export. Its head.json has the declared channels and
-    the range of gray values.
+    If the transform crops, the ends of a very long image are cut off first
+    (`without_ends`). `folder` is the folder of the export. Its head.json has the
+    declared channels and the range of gray values.
 
-    Raises UnreadableImage as `decode_image`, and for a color image if the backbone
-    needs gray images.
+    Raises UnreadableImage as `decode_image` does. Also for a color image if the
+    backbone needs gray images.
     """
     facts = json.loads((Path(folder) / "head.json").read_text(encoding="utf-8"))
     transform = facts["features"]["transform"]

@@ -59,8 +59,8 @@ class RowNorm:
         if self.kind not in _KINDS or (self.kind == "group") != (self.groups > 0):
             raise ExtractError(
                 f"--normalize must be one of {', '.join(_KINDS)}, and `group` needs "
-                f"the number of groups, as group:4, got {self.kind!r} and "
-                f"{self.groups}."
+                f"the number of groups, as group:4, got {self.kind!r} with "
+                f"{self.groups} groups."
             )
 
     @classmethod

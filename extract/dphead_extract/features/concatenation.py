@@ -62,7 +62,7 @@ def concatenate(paths: Sequence[str | Path], output: str | Path) -> None:
     with ExitStack() as stack:
         files = [stack.enter_context(open_features(path)) for path in paths]
         if len(files) < 2:
-            raise FormatError("FILES must name at least two features files, got one.")
+            raise FormatError("FILES must name at least two features files.")
         for file in files:
             _check_same_images(files[0], file)
         if len({file.feature_space for file in files}) < len(files):
@@ -152,7 +152,7 @@ def _header(files: list[FeaturesFile]) -> Header:
         hashlib.sha256(file.block_digest.tobytes()).hexdigest() for file in files
     ]
     declared = [file.people for file in files if file.people is not None]
-    # prefer a declaration without `new`: a merge may have ended the others
+    # a merge of ledgers ends `new`, so a declaration without `new` is the later one
     if declared:
         config["people"] = min(declared, key=lambda people: people["new"])
     return Header(

@@ -3,14 +3,14 @@
 Of other packages, the modules of this format may import only numpy and h5py.
 
 One row is one image, and its position is its identity. All datasets hold private
-values. ``config`` and ``salt`` are private too, because their digests identify the
-data.
+values. ``config`` and ``salt`` are private too. ``config`` has a digest of the source,
+which could confirm a guess about it. ``salt`` is the key of the row digests.
 
 | dataset         | type, shape              | meaning                                 |
 |-----------------|--------------------------|-----------------------------------------|
 | `/features`     | float16 or float32 (n,d) | pooled features; zero where not `valid` |
 | `/labels`       | int32 (n,)               | index into the class names, or -1       |
-| `/valid`        | bool (n,)                | false: a masked row, such as unreadable |
+| `/valid`        | bool (n,)                | false: the row is masked                |
 | `/split`        | uint8 (n,)               | index into the split names              |
 | `/group`        | int64 (n,), optional     | `group_ids`; -1: a row without a group  |
 | `/row_digest`   | uint8 (n,16)             | salted blake2b of the image             |
@@ -30,12 +30,11 @@ JSON. It holds the fields of `Header`: sizes, ``block_rows``, ``class_names``,
 ``classes_declared`` ("classes-flag", "folder-names-flag" or ""), ``split_names``,
 ``backbone``, ``backbone_kwargs``, ``weights_sha256``, ``transform``, ``normalization``
 and ``library_versions``. It also holds every option that can change a value in the
-file. ``limit`` is the number of rows if only the first rows of the source were taken,
-else null. Files of earlier versions do not have this key. ``holdout`` has the
-``fraction`` of test images that hashes of names set apart, ``by`` ("group" or "image"),
-and ``positions`` (whether an image without a group is named by its position).
-``people`` has the public name of the groups' id ``system``, and ``new`` (whether nobody
-is in another data set of the system).
+file. ``limit`` is the value of ``--limit``, or null. Files of earlier versions do not
+have this key. ``holdout`` has the expected ``fraction`` of test images that hashes of
+names set apart, ``by`` ("group" or "image"), and ``positions`` (whether an image
+without a group is named by its position). ``people`` has the public name of the groups'
+id ``system``, and ``new`` (whether ``--new-people`` was declared).
 
 A file under construction is PATH.part. It is renamed when its last block is on the
 disk.

@@ -79,7 +79,7 @@ class FeaturesFile:
     classes_declared : str
         How they were declared public: "classes-flag", "folder-names-flag", or "".
     dataset_id, config_hash : str
-        The data set's id, and the digest of the configuration (private).
+        The data set's public id, and the private digest of the configuration.
     config : dict
         The configuration: sizes, backbone and all options (private).
     salt : str
@@ -294,8 +294,8 @@ def open_features(path: str | Path) -> FeaturesFile:
     Raises
     ------
     FormatError
-        If the file is missing, is not HDF5, was changed after it was written, has
-        a different schema version, or is not finished.
+        If the file is missing, is not HDF5, was changed outside its columns, has a
+        different schema version, or is not finished.
     """
     file, complete = open_h5(path)
     try:

@@ -190,7 +190,7 @@ def check_dataset_id(dataset_id: str | None) -> None:
 def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
     """Return the sha256, uint8 (32,), over the bytes of a block of rows.
 
-    The digest covers every column, in the schema's order.
+    The digest covers every column, in the order of _ROW_COLUMNS.
     """
     digest = hashlib.sha256()
     for name in _ROW_COLUMNS:

@@ -100,7 +100,7 @@ def check_blocks(file: FeaturesFile) -> None:
         if not sound:
             raise FormatError(
                 f"Rows {start} to {start + len(block['valid']) - 1} of "
-                f"{str(file.path)!r} are damaged. Extract them again."
+                f"{str(file.path)!r} are damaged. Copy or extract the file again."
             )
 
 
@@ -194,7 +194,8 @@ def _labels(file: FeaturesFile) -> Iterator[_Problem]:
 def _images(file: FeaturesFile) -> Iterator[_Problem]:
     """Yield a problem for each kind of repeated images.
 
-    Rows of a table are not compared, because different people may have equal values.
+    Rows that a schema encoded are not compared, because different people may have equal
+    values.
     """
     if "schema" in file.config["transform"]:
         return
