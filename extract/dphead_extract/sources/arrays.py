@@ -62,7 +62,8 @@ def _source(
             to_uint8(image, declared.pixels)
     except UnreadableImage as error:
         raise ExtractError(
-            f"Arrays of {images.dtype} need --bits N or --intensity LOW,HIGH: {error}."
+            f"Arrays of {images.dtype} need --bits N or --intensity LOW,HIGH that fits "
+            f"all values, got {error}."
         ) from error
     digest = hashlib.sha256(repr((kind, images.shape)).encode())
     digest.update(np.ascontiguousarray(images).data)
@@ -132,7 +133,8 @@ def _idx_pairs(path: Path) -> dict[str, tuple[Path, Path]]:
     if "" in pairs and len(pairs) > 1:  # a single file without a split has all rows
         raise ExtractError(
             f"{pairs[''][0].name!r} has no split. Type the path of a file instead of "
-            f"the folder, or rename it to one of {', '.join(_IDX_PREFIX)}."
+            "the folder, or begin the names of both files (images and labels) with one "
+            f"of {', '.join(_IDX_PREFIX)}, such as train-images-idx3-ubyte."
         )
     return pairs
 

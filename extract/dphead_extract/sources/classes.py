@@ -1,7 +1,7 @@
 """Interpret declared classes, and each row's label, split and group.
 
-Every format uses `interpreted`. Rows are private. Therefore only a declaration that
-their names are public allows classes to be taken from rows. A row's split and group may
+Every format uses `interpreted`. Rows are private. Therefore classes are taken from rows
+only if the user declares the names of their labels public. A row's split and group may
 depend on that row only.
 """
 
@@ -132,8 +132,8 @@ class Classes:
         Raises
         ------
         ExtractError
-            If there are labels other than class indices but no declared classes, if a
-            label is not a declared class, or if a class name is empty or equals another
+            If there are labels other than class indices but no declared classes, if
+            `check_known` refuses a label, or if a class name is empty or equals another
             without the white space around it.
         """
         declared = "classes-flag" if self.names is not None else ""

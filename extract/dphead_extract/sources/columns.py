@@ -29,7 +29,7 @@ class Columns:
     ----------
     features : tuple of str
         Columns of embeddings: names, or patterns such as "emb_*". Default: all columns
-        without another role, or the array "features" of an .npz.
+        of a table without another role, or the array "features".
     path, image : str or None
         Column with the paths of image files, and column with the bytes of images.
     label, group, split : str or None
@@ -52,9 +52,10 @@ class Columns:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Self:
-        """Read ROLE=NAME,... texts. After a feature, a name without a role is another.
+        """Read texts such as "label=finding,features=a,b".
 
-        Raises ExtractError if a text is invalid.
+        After a feature, a name without a role is a further feature. Raises ExtractError
+        if a text is invalid.
         """
         found: dict[str, Any] = {"features": ()}
         wrong = False
@@ -82,8 +83,8 @@ class Columns:
         """Return the columns of labels, groups and splits that the file has, by role.
 
         Raises ExtractError if a declared column is missing. Also if no column is
-        declared for a role, and several columns have its name or its plural in any
-        case, or one that is not all lower case.
+        declared for a role, and several columns have its name or its plural, or the
+        name of such a column has upper-case letters or spaces.
         """
         found = {role: self.declared[role] for role in ROLES if role in self.declared}
         check_columns([*found.values()], names, path)

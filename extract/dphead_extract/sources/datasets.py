@@ -43,8 +43,8 @@ def table_files(path: Path, columns: Columns) -> list[Path]:
     """Return the files of a table in a fixed order; [] if `path` is not a table.
 
     `path` is one file, or a folder as on Hugging Face's hub
-    (data/train-00000-of-00002.parquet). If a column of paths is declared, `path` is a
-    folder with one table.
+    (data/train-00000-of-00002.parquet). If a column of paths is declared, a folder must
+    have exactly one table.
 
     Raises
     ------

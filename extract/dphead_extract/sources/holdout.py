@@ -2,8 +2,8 @@
 
 The key is fixed and public. Every extraction of the same images therefore gives the
 same split, and a row does not affect how another row is split. This does not hold for
-rows without a group in arrays and tables. They are named by position, as `record`
-states.
+rows without a group that are named by their position (`record`): rows of arrays, of
+tables that hold the bytes of images, and of embeddings.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Source(Roles):
     missing : sequence of int
         Rows without an image file.
     first : int
-        Number of row 0 in the source that this is a part of.
+        Position of row 0 in the whole source (`part`).
     layout : str
         The layout by which paths were read; "" without a layout.
     pixels : PixelRange

@@ -4,10 +4,11 @@
 
 - a folder of images by class, or by split and class (`train/cat/1.png`; see
   `dphead_extract.sources.listing`), sorted by path
-- a manifest: a CSV, TSV or Parquet file of paths, with labels, splits and groups
+- a manifest: a CSV, TSV or Parquet file of paths, and optionally labels, splits and
+  groups
 - a folder with IDX files (MNIST, Fashion-MNIST) or CIFAR-10/100 binary files, or one
   IDX images file
-- an .npz with an array images, and optionally labels, split and group
+- an .npz with an array `images`, and optionally `labels`, `split` and `group`
 - a Hugging Face dataset: Parquet files with the bytes of images
 
 Class names are declared, or taken from the source if its names are declared public.

@@ -72,7 +72,7 @@ class TableFile:
         """Return the names of a Hugging Face column of class labels, or None.
 
         The column's numbers are indices into this list. Raises ExtractError if the
-        header has no such list for them.
+        header describes class labels without a list of their names.
         """
         try:
             info = json.loads((self.schema.metadata or {})[b"huggingface"])["info"]
@@ -169,7 +169,7 @@ class TableFile:
                 f"{str(self.path)!r} has a line of more than {MAX_LINE_BYTES} bytes."
             )
         return ExtractError(
-            f"line {line} of {str(self.path)!r} (without empty lines) has more or "
+            f"line {line} of {str(self.path)!r}, not counting empty lines, has more or "
             "fewer cells than the header, or a quote that is not closed. Correct the "
             "line in a text editor."
         )

@@ -144,7 +144,7 @@ def _holds_arrays(path: Path) -> bool:
 def open_embeddings(
     path: Path, columns: Columns, schema: Schema | None = None
 ) -> Table:
-    """Return the table of a file of embeddings, whose kind its name shows.
+    """Return the table of a file of embeddings; its name's ending shows its kind.
 
     The features of an .npz, a .safetensors or a folder of .npy are an array. The
     features of other files are columns of numbers, or one column of lists. The column's
@@ -162,8 +162,8 @@ def open_embeddings(
         raise ExtractError(f"{str(path)!r} is not a file or a folder of .npy files.")
     if not of_arrays and path.suffix.lower() not in TABLE_SUFFIXES:
         raise ExtractError(
-            "the name of a file of embeddings must end in .npz, .safetensors, "
-            f"{' or '.join(TABLE_SUFFIXES)}, got {str(path)!r}. Save arrays by "
+            "the name of a file of embeddings must end in one of .npz, .safetensors, "
+            f"{', '.join(TABLE_SUFFIXES)}, got {str(path)!r}. Save arrays by "
             "`numpy.savez(FILE, features=x, label=y)`."
         )
     file = _Arrays(path, columns) if of_arrays else TableFile(path, columns.encoding)
