@@ -19,13 +19,14 @@ LAYOUT = image_option(
 )
 BITS = image_option(
     "Bit depth of gray integer pixels, declared public. For example, 12 means values "
-    "from 0 to 4095. For 8-bit images, the range is always 0 to 255.",
+    "from 0 to 4095, or from -2048 to 2047 if they are signed. Unsigned 8-bit images "
+    "always have the range 0 to 255.",
     Range("from 1 to 32", lambda v: 1 <= v <= 32),
 )
 INTENSITY = image_option(
-    "Public gray values that become black and white. Signed and 32-bit integers need "
-    "this option or --bits. Floating-point images need it, except arrays of numbers "
-    "from 0 to 1. Unsigned 8-bit images always use 0 and 255.",
+    "Public gray values that become black and white. Signed integers, and integers of "
+    "more than 16 bits, need this option or --bits. Floating-point images need it, "
+    "except arrays of numbers from 0 to 1. Unsigned 8-bit images always use 0 and 255.",
     read=separated(float, -LARGEST, "LOW,HIGH", 2),
     metavar="LOW,HIGH",
 )
@@ -39,7 +40,7 @@ DATASET_ID = data_set_option(
     metavar="HEX",
 )
 SAME_DATA_AS = data_set_option(
-    "Features file of the same images. Both files share one ledger.",
+    "Features file with the same rows in the same order. Both files share one ledger.",
     existing="a features file",
     shared=False,
 )
@@ -47,8 +48,8 @@ NEW_DATA_SET = data_set_option(
     "Start a new data set although another data set has some of these images."
 )
 PEOPLE = data_set_option(
-    "Public name of the id system of the groups, such as clinic-records. All data sets "
-    "of one id system share one ledger.",
+    "Public name of the id system of the groups, such as clinic-records. The data sets "
+    "of one id system share one ledger, except those with --new-people.",
     flags=("--people",),
     metavar="NAME",
 )
