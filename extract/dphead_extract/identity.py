@@ -43,12 +43,14 @@ class Identity:
 def identify(
     options: ExtractOptions, source: Source, n_rows: int, seen: np.ndarray
 ) -> Identity:
-    """Return the data set of `source`, which is a shard of n_rows rows.
+    """Return the data set of `source`, which has the rows of one shard.
+
+    A resumed run keeps its id.
 
     Parameters
     ----------
     options : ExtractOptions
-        Options of the user. A resumed run keeps its id.
+        Options of the user.
     source : Source
         The rows of the shard.
     n_rows : int
@@ -92,7 +94,7 @@ def identify(
         known = _of_shard(index, source, n_rows, seen, joined)
     elif index is not None:
         known = recognized(index.overlaps(seen))
-    # an unfinished file without an id system has passed this check before
+    # a file that was begun without an id system has passed this check before
     if begun is None or people.system is not None:
         people.check(given or begun or joined or known, groups)
     if shard.count > 1:

@@ -1,8 +1,8 @@
 """Keep the private index of images in DPHEAD_HOME, by data set.
 
 The digests are keyed with a secret, which is drawn once and stored only there. No entry
-of the index may reach a features file or a report. Without the secret, digests of two
-homes cannot be compared.
+of the index may reach a features file or a report. Each home has its own secret, so the
+digests of two homes cannot be compared.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Overlap:
 
     `shared`, `own` and `theirs` are numbers of distinct images. `own_elsewhere` and
     `theirs_elsewhere` count the images of each data set that are in any other data set.
-    `in_part` is about parts: the images that one command added to a data set. It is
-    True if the conditions of `notable` hold for two sets of which one or both are
-    parts. `partial` is `ImageIndex.is_partial` of the other data set.
+    A part is the images that one command added to a data set. `in_part` is True if a
+    condition of `notable` holds between a part of one data set and the other data set
+    or one of its parts. `partial` is `ImageIndex.is_partial` of the other data set.
     """
 
     dataset_id: str
@@ -347,8 +347,8 @@ class ImageIndex:
     def declaring(self) -> Iterator[None]:
         """Do nothing. dphead's indexes override this method.
 
-        Theirs block new charges of the home while `settle` binds it to the index, and
-        raise an error if the index must not record people.
+        The override blocks new charges of the home while `settle` binds the home to the
+        index. It raises an error if the index must not record people.
         """
         yield
 
@@ -370,7 +370,7 @@ class ImageIndex:
                 todo = f"Set DPHEAD_LEDGER to the URL of the server {kept}"
             raise FormatError(
                 f"The home {str(self.root.parent)!r} has id systems in another store. "
-                f"Nothing was written. {todo}, or DPHEAD_HOME to another folder."
+                f"Nothing was written. {todo}, or set DPHEAD_HOME to another folder."
             )
 
     def settled(self) -> str | None:
@@ -649,7 +649,8 @@ def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _canonical(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """Return the sorted distinct digests, each replaced by its canonical digest."""
     others, first = np.unique(pairs[:, 0], return_index=True)
-    # first from digests of RGB levels to those of gray levels, then to those of samples
+    # Replace twice: digests of RGB levels by those of gray levels, then those by the
+    # digests of samples.
     for _ in range(2 if len(others) else 0):
         at, found = _search(others, digests)
         digests = np.where(found, pairs[first[at], 1], digests)

@@ -2,7 +2,8 @@
 
 An id system, such as a hospital's record numbers, has a public name. Its data sets
 share one ledger, unless a data set is declared to hold new people only. `People.check`
-and `People.keep` ensure that one ledger counts all data sets with a person.
+and `People.keep` ensure that one ledger counts all data sets of the system, in this
+home, that hold the same person.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dphead_extract.index import ImageIndex
 from dphead_extract.items import UNGROUPED
 from dphead_extract.options import NEW_PEOPLE, PEOPLE
 
-_OF_IMAGES = " (`dphead extract` writes a file of images)"
+_OF_IMAGES = " For images, `dphead extract` writes such a file."
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,8 @@ class People:
         people = self._digests(groups)
         whose = f"of {len(people):,} people"
         self._refuse_known(people, whose, dataset_id, joining)
-        # earlier commands may have recorded people without --new-people, or no file
+        # An earlier command may have recorded people without --new-people, or may have
+        # failed before it wrote a file.
         if self.new:
             others = entry[entry != system]
             whose = "people in files of this data set"
@@ -255,12 +257,12 @@ class People:
         merge = (
             "That data set has a ledger of its own. Type `dphead ledger people "
             f"{self.system} FILE` with a features file of it, to merge its ledger with "
-            f"the system's{_OF_IMAGES}"
+            "the system's"
         )
         drop = ", and drop --new-people" * self.new
         return (
-            f"{merge}{drop}. If it has no file, because the command that wrote it "
-            f"failed, repeat that command with --dataset-id {theirs}."
+            f"{merge}{drop}.{_OF_IMAGES} If the command that should have written the "
+            f"file failed, repeat that command with --dataset-id {theirs}."
         )
 
     def after_failure(self, given: str | None, drawn: str) -> str:
@@ -289,7 +291,7 @@ class People:
                 f"Data set {dataset_id} has a ledger of its own, and --people "
                 f"{self.system} needs the id system's ledger. Type `dphead ledger "
                 f"people {self.system} FILE` with a features file of that data set, to "
-                f"merge the two ledgers{_OF_IMAGES}. Then type this command again."
+                f"merge the two ledgers.{_OF_IMAGES} Then type this command again."
             )
 
     def keep(
@@ -358,9 +360,9 @@ class People:
         return shared if self._mark("part", dataset_id) in parts else dataset_id
 
     def _digests(self, groups: np.ndarray) -> np.ndarray:
-        """Return a keyed digest of the system's name and the id of each person.
+        """Return, for each person, a keyed digest of the system's name and group id.
 
-        A group's id is a digest of the canonical id alone (`items.text_group`).
+        A group id is a digest of the person's name or number (`items.text_group`).
         """
         people = np.unique(groups[groups != UNGROUPED]).tolist()
         return np.array(
@@ -395,9 +397,9 @@ def groups_digests(
 ) -> dict[str, str]:
     """Return keyed digests of the groups of a data set's rows, by the key's name.
 
-    There is one digest for the key of `index`. For a team's index, there is another
-    one for the home's key, if any, because the ledger may have moved from the home to
-    the team's server.
+    There is one digest for the key of `index`. For a team's index, there is a second
+    one for the home's key, if it exists, because the ledger may have moved from the
+    home to the team's server.
     """
     found = hashlib.sha256(groups.astype("<i8").tobytes()).hexdigest()
     text, keys = f"groups {dataset_id} {found}", [index]
