@@ -44,8 +44,8 @@ _speed = partial(Option, section="Speed and processes")
 class ExtractOptions:
     """Hold the options of `dphead extract`.
 
-    `index` recognizes images that were extracted before, which keep the id of their
-    data set. None disables the search. `check` verifies the file at the end.
+    `index` finds the data set of images that were extracted before, and the file gets
+    its id. None disables the search. `check` verifies the file at the end.
     """
 
     source: Annotated[str | Path, Option("", flags=("SOURCE",), existing="the source")]

@@ -42,7 +42,8 @@ from dphead_extract.sources.schema import Schema
 from dphead_extract.sources.tables import RowBlock, Table, open_embeddings
 
 # Increase this number if a file would be read differently than before. An import that
-# an earlier version began is then refused: a person could get two ids in one file.
+# an earlier version began is then refused, because a person could otherwise get two ids
+# in one file.
 _READING = 2
 
 
@@ -101,7 +102,7 @@ class Imported:
     """Describe the written file, for the data holder's screen only.
 
     `people` is `People.record` of the file. `problems` lists arrays that were not read,
-    and the findings of `dphead_extract.features.format.verify`.
+    groups that look alike, and the findings of `dphead_extract.features.format.verify`.
     """
 
     path: Path
@@ -254,7 +255,7 @@ def _make_header(table: Table, options: ImportOptions, n_rows: int) -> Header:
 
 
 def _digest(options: ImportOptions) -> str:
-    """Return the sha256 of the source's bytes, its declared columns and `_READING`."""
+    """Return the sha256 of source, declared columns, schema and _READING."""
     kind = options.source.suffix.lower()[1:]
     chosen = (
         kind,

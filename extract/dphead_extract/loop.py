@@ -1,6 +1,6 @@
 """Run the inner loop: decode, transform, run the backbone in batches, append blocks.
 
-Before the loop, `survey` decodes all images once.
+Before the loop, `survey` checks all images.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dphead_extract.sources.image import DeepImages, Source
 from dphead_extract.threads import one_thread, pool_of
 from dphead_extract.vectors import WholeVectors, are_alike
 
-# a row before it is decoded, and its digest of the survey, or None without one
+# a row before it is decoded, and its digest from the survey, or None without one
 _RawRow = tuple[np.ndarray | bytes | None, bytes | None]
 # called with the number of finished rows and of all rows
 RowProgress = Callable[[int, int], None]
@@ -56,10 +56,10 @@ def survey(
     index: ImageIndex | None = None,
     progress: RowProgress | None = None,
 ) -> Survey:
-    """Return facts about the images of a source, before anything is written.
+    """Return the results of a first pass over the images of a source.
 
-    Every image is decoded once. For 8-bit arrays without an `index`, nothing is
-    decoded, because their header gives the facts. With an `index`, the result has the
+    Nothing is written. Every image is decoded once, except for 8-bit arrays without an
+    `index`: their header gives shape and color. With an `index`, the result has the
     keyed digests of the readable images.
     """
     found = Survey()
@@ -103,8 +103,8 @@ def _row_digest(
     """Return the digest of a decoded image, and of its canonical pixels if they differ.
 
     `forms` is `Source.forms`. The index of images identifies an image by its canonical
-    pixels, which can differ if the decoded levels are equal: outside a declared range,
-    or in the lowest bits.
+    pixels, which can differ even if the decoded levels are equal: outside a declared
+    range, or in the lowest bits.
     """
     own = forms[0] if forms[0].ndim == image.ndim else forms[0][..., None]
     data = image.tobytes()
@@ -343,9 +343,9 @@ class Loop:
             "valid": np.zeros(n, bool),
             "row_digest": np.zeros((n, 16), np.uint8),
         }
-        # Every batch has the same shape, however few rows are left for it. Otherwise a
-        # different kernel could round the rows of the last batch after a row is added
-        # or removed.
+        # Every batch has the same shape, however few rows are left for it. Otherwise,
+        # after a row is added or removed, a different kernel could round the other rows
+        # of the last batch differently.
         pixels = [target.blank(n) for target in self.targets]
         for row, (raw, checked) in enumerate(rows):
             try:
@@ -358,7 +358,7 @@ class Loop:
                     ) from None
                 continue
             forms = self.source.forms(raw, image)
-            # the index has the image that was checked
+            # only the image that the survey decoded is in the index
             if checked not in (None, _row_digest("", forms, image).tobytes()):
                 raise ResumableError(
                     "An image changed after dphead checked it. Run the same command "

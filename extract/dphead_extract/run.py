@@ -242,7 +242,7 @@ def extract(
 
 
 def _named(progress: _LabeledProgress | None, phase: str) -> RowProgress | None:
-    """Return `progress` for one phase."""
+    """Return `progress` with the phase as its last argument."""
     return progress and (lambda done, total: progress(done, total, phase))
 
 
@@ -281,9 +281,10 @@ def _per_host(variable: str, default: int) -> int:
 def _check_written(
     index: ImageIndex, source: Source, targets: Sequence[Target], workers: int
 ) -> None:
-    """Raise ExtractError if earlier rows are of images that the index may lack.
+    """Raise ExtractError if a resumed file has rows that the index may lack.
 
-    Rows that the index does not know must be of the source's images.
+    If `has_blocks` does not confirm all rows that were written before, they must be
+    equal to the source's present images, which the caller adds to the index.
     """
     writers = [target.writer for target in targets]
     with ExitStack() as stack:
@@ -329,7 +330,8 @@ def _fill(
 def choose_device(name: str) -> torch.device:
     """Return the torch device of a name.
 
-    "auto" is the GPU if torch finds one; under torchrun it is this process's own GPU.
+    "auto" is a GPU if torch finds one, else the CPU. Under torchrun, each process uses
+    its own GPU.
 
     Raises
     ------
@@ -356,20 +358,20 @@ def _declared_input(
 ) -> tuple[tuple[int, int], bool]:
     """Return the size of a backbone's input, if it needs one, and whether it has color.
 
-    No image is read. Declared values come first. Without them, arrays (IDX, CIFAR, npz)
-    have the shape in their header, which is the same for all rows. Image files have 3
-    channels. A size or channels found in the images would let one image change every
-    row. Other backbones have a fixed size and fixed channels.
+    No image is read, because a size or channels found in the images would let one image
+    change every row. Declared values come first. Without them, the header of arrays
+    (IDX, CIFAR, npz) gives the shape of all rows, and image files count as 3 channels.
+    Backbones that need no size ignore the size.
 
     Returns
     -------
     ((int, int), bool)
-        (height, width), and whether there are 3 channels.
+        (height, width), or (0, 0) if unknown, and whether there are 3 channels.
 
     Raises
     ------
     ExtractError
-        If no size is declared for image files.
+        If the backbone needs a size, and none is declared for image files.
     """
     arrays = source.arrays
     header = (0, 0) if arrays is None else arrays.shape[1:3]
@@ -393,8 +395,8 @@ def _check_images(
     ------
     ExtractError
         If images are unreadable and not skipped, with their names; if no image is
-        readable; if an image has colors and one channel is declared; or if an image has
-        a different size and images are not resized.
+        readable; if an image has colors and the backbone's input has one channel; or if
+        an image has a different size and images are not resized.
     """
     if not options.skip_unreadable:
         _refuse_unreadable(source, found.unreadable)
@@ -440,7 +442,7 @@ def _make_header(
     """Return the header of a features file.
 
     `source` has the rows of this file, and `n_rows` counts the rows of all shards. The
-    header's configuration holds everything that can change a value in the file.
+    header's configuration holds every option that can change a value in the file.
     """
     import PIL
 

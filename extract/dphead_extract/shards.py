@@ -89,9 +89,9 @@ class Shard:
         return first, min(stop, n_rows)
 
     def path(self, output: Path) -> Path:
-        """Return where this shard of `output` is written.
+        """Return the path of this shard of `output`.
 
-        train.h5 becomes train.shard-0-of-4.h5.
+        The first of 4 shards of train.h5 is train.shard-0-of-4.h5.
         """
         if self.count == 1:
             return output
