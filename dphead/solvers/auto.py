@@ -99,21 +99,25 @@ class Auto:
 
     Notes
     -----
+    In a fit with noise:
+
     - The step size lets noise alone move each weight by `move` over the whole descent
       (`private_descent`). Smaller steps lose signal. With larger steps, noise grows
       faster than signal.
     - Steps are longer if classes are well separated (`AdaptiveStepSize`), unless `move`
       or `prior` is set, or labels are sets of classes.
-    - There are more and longer steps if rows have few features and little noise.
-    - The head is the last iterate, not the moving average, if noise hides many classes.
-    - Features are scaled by a noisy standardization if n·μ is at least twice their
-      number and their sizes differ.
+    - With softmax and no prior, there are more and longer steps if rows have few
+      features and little noise. The head is the last iterate, not the moving average,
+      if noise hides many classes.
+    - Features of centered rows are scaled (`Centering.scale_share`) if n·μ is at least
+      twice their number and their sizes differ.
     - The mean used for centering gets more than `centering.share` if there are few rows
       (`center_share`).
     - With softmax, scores are divided by a temperature, estimated from released values
       (`temperature`).
-    - Without noise, `DPFC` replaces the descent if the Gram matrix is narrow enough and
-      `steps`, `move` and `prior` are not set.
+
+    Without noise, `DPFC` replaces the descent if the Gram matrix is narrow enough and
+    `steps`, `move` and `prior` are not set.
 
     The fields `scale`, `steps`, `move` and `descent` serve ablations only
     (benchmarks/results/ablation).

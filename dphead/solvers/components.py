@@ -39,13 +39,13 @@ MEAN_SHARE = Setting(
 class CenteredGram:
     """Release a count of the rows, a mean, and the Gram matrix of the centered rows.
 
-    The mean and the Gram matrix clip
-    rows to `clip_norm`. All other results are post-processing of these releases.
-    `mean_share` is the fraction of the budget (μ²) spent on the mean and the count. 0
-    means no centering.
+    Rows are clipped to `clip_norm`, and centered rows are clipped again. All other
+    results are post-processing of these releases. `mean_share` is the fraction of the
+    budget (μ²) spent on the mean and the count. 0 means no centering, so neither is
+    released.
 
-    If `centered_clip` is given, the rows must be unit rows. In a fit with noise,
-    centered rows are then divided by `centered_clip` times their typical length before
+    If `centered_clip` is given, the rows must be unit rows. If the fit has noise and
+    centers rows, it divides them by `centered_clip` times their typical length before
     they are clipped. The last `n_targets` columns are not features and are not divided.
     """
 
@@ -135,7 +135,7 @@ class PrincipalComponents:
         return CenteredGram(self.row_norm, self.mean_share, None)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the releases of the mean, if any, and of the Gram matrix.
+        """Return the releases: the count and the mean, if any, and the Gram matrix.
 
         Raises ValueError if there are more components than features.
         """

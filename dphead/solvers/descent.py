@@ -58,8 +58,8 @@ class Descent:
         settings : GradientDescent or Step
             Optimizer, momentum, weight decay and average.
         dampening : float, default 0.0
-            Dampening of momentum, as in `torch.optim.SGD`: from the second step on, the
-            gradient is multiplied by 1 - dampening.
+            Dampening of momentum, as in `torch.optim.SGD`: with momentum, the gradient
+            is multiplied by 1 - dampening from the second step on.
         decoupled : bool, default False
             Whether weight decay is added to the direction instead of the gradient.
         """

@@ -51,7 +51,8 @@ _GRAM_SHARE = Setting(
     option=True,
 )
 _GRAM_INTERCEPT = Setting(
-    "Include the intercept in the Gram matrix; otherwise the bias has its own step."
+    "Include the intercept in the Gram matrix; otherwise the intercept has its own "
+    "step."
 )
 
 
@@ -64,8 +65,8 @@ class DPFC:
     steps : int, default 10
         Number of gradient steps.
     learning_rate : float, optional
-        Step length η. None uses the loss's `monotone_step`: the largest step that gives
-        a monotone descent without noise and clipping.
+        Step length η. None uses the loss's `monotone_step`, at which no step increases
+        the loss without noise and clipping.
     ridge : float, optional
         λ, in units of the mean Gram matrix. None sets λ from the noise.
     gram_share : float or None, default 0.15
@@ -114,6 +115,8 @@ class DPFC:
         """Return the centering releases, the Gram matrix, and `steps` gradients.
 
         The class counts follow if decisions are balanced.
+
+        Raises ValueError if the intercept or a clip norm does not fit the rows.
         """
         joined = self.intercept if self.gram_intercept else 0.0
         check_clip(facts, joined, self.feature_clip, self.centering.norm)
@@ -162,8 +165,8 @@ class DPFC:
         more than WIDEST_SPECTRUM columns.
 
         A constant outside the Gram matrix becomes a border, which needs no release. The
-        square of the constant, clipped like rows, is public. Products of the constant
-        with features are set to zero.
+        border has n times the square of the clipped constant, which is public, and zero
+        for the products of the constant with features.
         """
         statistic, constant = Gram(facts.n_classes), transform.append
         bordered = constant and not self.gram_intercept

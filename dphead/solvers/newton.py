@@ -67,7 +67,10 @@ class Newton:
         check_settings(self)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the centering releases, then two for each step: gradient, Hessians."""
+        """Return the centering releases, then two for each step: gradient, Hessians.
+
+        Raises ValueError if the intercept or the clip norm does not fit the rows.
+        """
         check_clip(facts, self.intercept, self.feature_clip, self.centering.norm)
         gradient, hessians = self._statistics(facts)
         # Both releases of a step use the same rows. At equal noise σ, the plan charges

@@ -40,8 +40,8 @@ class OptaxDescent(GradientDescent):
 
     Notes
     -----
-    The transformation computes in float64 with JAX. A resumed fit gives it the released
-    gradients of its charge again, so its state is the same.
+    The transformation computes in float64 with JAX. A resumed fit repeats its steps
+    with the gradients that were already released, so the state is the same.
     """
 
     optimizer: Annotated[str | tuple, _OPTIMIZER] = "adam"  # type: ignore[assignment]
@@ -93,7 +93,7 @@ class OptaxDescent(GradientDescent):
     def identity(self, facts: ProblemInfo) -> str:
         """Return text that differs for solvers that take different steps.
 
-        The text has the operations of the transformation, as traced by jax, because
+        For a transformation, the text has its operations as traced by jax, because
         addresses of functions differ between processes. It does not cover values that
         an inner `jit` closes over.
 

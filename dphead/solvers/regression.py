@@ -92,7 +92,7 @@ class RidgeRegression:
 
     References
     ----------
-    FC23, Algorithm 3, for a real target and with one release instead of two.
+    FC23, Algorithm 3, for a real target, with A and c in one release.
     """
 
     row_norm: Annotated[float | None, ROW_NORM] = None
@@ -122,7 +122,7 @@ class RidgeRegression:
         return CenteredGram(whole, self.mean_share, centered_clip, n_targets=1)
 
     def plan(self, facts: ProblemInfo) -> list[PlannedRelease]:
-        """Return the releases of the mean, the Gram matrix and residuals, if any.
+        """Return the releases: count and mean, the Gram matrix, and residuals, if any.
 
         `facts.n_features` includes the target's column.
         """
@@ -153,7 +153,7 @@ class RidgeRegression:
         least = None if self.ridge is None else self.ridge * self._norm**2
         share = _EDGE_SHARE if width <= WIDEST_SPECTRUM else None
         ridge = ridge_for(facts, gram.noise_sd, least, share)
-        # G holds A and c: the corner v of the squared target is not used
+        # G holds A and c; its corner v, the sum of squared targets, is not used
         solver = RidgeSolver(gram.value[:width, :width], ridge)
         weights = solver(gram.value[:width, width]) / self.column_size
         # t = w·(x - mean) + mean of t, in units of t
