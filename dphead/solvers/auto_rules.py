@@ -112,7 +112,8 @@ _UNNOISED_INTERCEPT = 0.3  # without noise, larger intercepts lose nothing; chos
 _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chosen
 # ablation, "few rows": a share of 0.1 cost up to 1.7 points
 _LEAST_COUNT_SHARE, _MOST_COUNT_SHARE = 0.01, 0.03
-# Parts of that share for the counts before and after balancing (`balancing`); chosen
+# Parts of that share for the counts before and after balancing (`balancing_rule`);
+# chosen
 _BEFORE_PART, _AFTER_PART = 0.6, 0.2
 
 
@@ -128,7 +129,7 @@ def private_descent(
     steps: int | None,
     move: float | None,
 ) -> GradientDescent:
-    """Return the descent with the number of steps, the step size and the average.
+    """Return the descent with its number of steps, step size and average set.
 
     Parameters
     ----------
@@ -270,10 +271,11 @@ def center_noise(facts: ProblemInfo, share: float) -> float:
 
 
 def count_shares(facts: ProblemInfo, balanced: bool) -> tuple[float, float, float]:
-    """Return the shares of μ² of the counts before and after balancing, and at the end.
+    """Return three shares of μ²: for counts before and after balancing, and at the end.
 
-    The first two are 0 without balancing. The sum of all brings the count's noise down
-    to _COUNT_SD, but is at least _LEAST_COUNT_SHARE and at most _MOST_COUNT_SHARE.
+    The first two are 0 without balancing. A single count with the sum of the shares
+    would have the noise _COUNT_SD. The sum is at least _LEAST_COUNT_SHARE and at most
+    _MOST_COUNT_SHARE.
     """
     # a count has noise 1/(mu sqrt(share)), relative to n
     wanted = (1 / _COUNT_SD / (facts.mu * facts.n_rows)) ** 2

@@ -19,8 +19,8 @@ BALANCED = Setting(
     option=True,
 )
 COUNTS = "rows of classes"  # label of the release
-# Share of mu² for the counts; gradients have the rest. The counts' noise is 10/mu rows:
-# 37 at ε = 1 and δ = 1e-5. Chosen.
+# Share of mu² for the counts, of the part that centering leaves. The counts' noise is
+# about 10/mu rows: 37 at ε = 1 and δ = 1e-5. Chosen.
 _COUNT_SHARE = 0.01
 
 
@@ -41,7 +41,7 @@ def check_balanced(balanced: bool, loss: str, intercept: float) -> None:
 def planned_counts(facts: ProblemInfo, rest: float) -> list[PlannedRelease]:
     """Return the release of the class counts.
 
-    rest is the total weight of the other releases after centering.
+    rest is the total weight of all other releases, without those of centering.
     """
     # weight / (rest + weight) = _COUNT_SHARE
     weight = rest * _COUNT_SHARE / (1 - _COUNT_SHARE)
@@ -81,8 +81,8 @@ def frequencies(answer: Released) -> np.ndarray:
     A class with a count below one, or below one standard deviation of its noise, may
     have no rows. Such a class gets the largest frequency, so its score gains least.
     """
-    # Otherwise, the log of a tiny count would win every decision. That of a negative
-    # count is NaN.
+    # Otherwise, a class with a tiny count would win every decision. The log of a
+    # negative count is NaN.
     counts = answer.value[:, 0]
     known = counts >= max(answer.noise_sd, 1.0)
     counts = np.where(known, counts, counts.max(initial=1.0))

@@ -18,10 +18,10 @@ from dphead.solvers.temperature import accuracies
 BEFORE, AFTER = "correct rows before balancing", "correct rows after balancing"
 # Classes are even if the largest has fewer than _EVEN times the rows of the smallest.
 # Differences that _EXCESS standard deviations of the noise explain are removed.
-# Chosen on two sets; results/calibration, "Balanced decisions".
+# Chosen on two data sets; results/calibration, "Balanced decisions".
 _EVEN, _EXCESS = 1.5, 3.0
 # Model of the gain (`_expected_gain`): typical values of f and log κ, with standard
-# deviations, and grids of both. They, and the errors, were chosen on the same sets.
+# deviations, and grids of both. They and the errors were chosen on the same data.
 _FOLLOWED, _LOG_KAPPA = (1.2, 0.6), (math.log(1.5), 0.3)
 _FOLLOWS, _KAPPAS = np.linspace(-1.0, 3.0, 41)[:, None, None], np.geomspace(0.3, 6, 24)
 # standard deviations of the errors of a class's margin and accuracy
@@ -32,7 +32,7 @@ _MARGIN_ERROR, _CLASS_ERROR = 0.6, 0.02
 _MEAN_ERROR, _INTERCEPT_ERROR = 0.3, 0.1
 _GAIN_ERROR = 0.03
 # Scores are not adjusted below this likely gain, because the counts and the model have
-# errors. Chosen on the same sets; results/calibration, "The least gain".
+# errors. Chosen on the same data; results/calibration, "The least gain".
 _LEAST_GAIN = 0.01
 _MARGINS = np.linspace(-6.0, 12.0, 361)
 
@@ -163,9 +163,9 @@ def _mean_over_intercept(transform: RowTransform, noise: float) -> float:
 def _class_sizes(facts: ProblemInfo, before: Released) -> tuple[np.ndarray, float]:
     """Return the estimated size of each class, and the sd of the noise in a size.
 
-    Sizes are shrunk toward their mean, so that noise does not make equal classes
-    uneven. Their sum is n_rows, unless noise does not explain the difference from the
-    counts.
+    The sd is at least 1. Sizes are shrunk toward their mean, so that noise does not
+    make equal classes uneven. Their sum is n_rows, unless noise does not explain the
+    difference from the counts.
     """
     counts = before.value.sum(axis=1)
     variance = 2 * before.noise_sd**2
@@ -176,5 +176,5 @@ def _class_sizes(facts: ProblemInfo, before: Released) -> tuple[np.ndarray, floa
     noise = (m - 1 + _EXCESS * math.sqrt(2 * (m - 1))) * variance
     apart *= kept_share(apart @ apart, noise)
     mean = rows_that_count(whole, facts.n_rows) / m
-    # n_rows has no noise; a class has at least one row
+    # the sum of the sizes is n_rows, without noise: hence 1 - 1 / m
     return mean + apart, max(math.sqrt(variance * (1 - 1 / m)), 1.0)

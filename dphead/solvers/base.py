@@ -93,8 +93,8 @@ class Request:
     params : Params
         Public numbers and earlier releases that the statistic uses.
     more : tuple of (str, Statistic)
-        Labels and statistics of the planned releases after it that are requested at
-        once (`together`).
+        Labels and statistics of the next planned releases, for a request of several
+        (`together`).
     """
 
     label: str
@@ -164,7 +164,7 @@ _WEIGHT_ARRAYS = 8
 # arrays of the Gram matrix's shape, besides the matrix: for `ErrorBars`, and for a
 # Cholesky factor if the matrix is too wide for eigenvalues
 _GRAM_ARRAYS, _WIDE_GRAM_ARRAYS = 5, 3
-_WIDEST_EIGENVALUES = 4096  # columns: the limits of `stein` and `shrinkage`
+_WIDEST_EIGENVALUES = 4096  # columns; wider matrices are not shrunk (`LeastSquares`)
 
 
 def solving_bytes(facts: ProblemInfo, by_gram: bool) -> tuple[int, int]:

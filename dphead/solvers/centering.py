@@ -23,8 +23,8 @@ _SCALE_POWER = -0.25
 _SMALLEST_SQUARE = 0.01
 _COUNT = "row count"  # label of the release
 LEAST_NORM = 1e-12  # lower bound on a vector's norm, against division by zero; chosen
-# part of the mean's share that the count of used rows gets; chosen: the count's noise
-# is 2 % of the rows at an n·mu of 1,200
+# part of the mean's share that the count of used rows gets; chosen: with the default
+# share, the count's noise is 2 % of the rows at an n·mu of 1,200
 _COUNT_PART = 0.1
 # The count replaces n_rows if the two differ by more than this number of standard
 # deviations of the count's noise; chosen.
@@ -90,8 +90,8 @@ class Centering:
         whole = rest / (1 - self.share - self.scale_share)
         plan = planned_mean("feature mean", facts.n_classes, 1.0, whole * self.share)
         if self.scale_share > 0:
-            # The clip is far below 1, because the squares of a unit row have a small
-            # norm unless one feature has nearly all of its length.
+            # With many features, the clip is far below 1: the squares of a unit row
+            # have a small norm unless one feature has nearly all of its length.
             squares = ChannelMoment(facts.n_classes, 2)
             clip = _square_clip(facts.n_features)
             plan.append(
@@ -151,11 +151,12 @@ def planned_mean(
 def noisy_mean(
     label: str, n_classes: int, n_rows: int, transform: RowTransform
 ) -> Generator[Request, Released, tuple[np.ndarray, float]]:
-    """Return the shrunk mean (n_features,) of the used rows, and their number.
+    """Request the count and the sum of the used rows, and return mean and count.
 
-    Rows beyond a group's cap, rows without a class, and unreadable or infinite rows add
-    zero to the sum. Divided by n_rows, the mean would be too short (results/ablation,
-    "rows without a class or beyond a cap").
+    The mean (n_features,) is shrunk (`_shrunk`). Rows beyond a group's cap, rows
+    without a class, and unreadable or infinite rows add zero to the sum. If the sum
+    were divided by n_rows, the mean would be too short (results/ablation, "rows without
+    a class or beyond a cap").
     """
     answer = yield Request(_COUNT, RowCounts(n_classes), Params(transform))
     counted = rows_that_count(answer, n_rows)
@@ -203,8 +204,8 @@ def typical_length(mean: np.ndarray) -> float:
 def _square_clip(n_features: int) -> float:
     """Return the clip norm for the squares of a unit row, at most 1.
 
-    The result is twice the norm sqrt(3/d) of the squares if the d features are
-    Gaussian.
+    If the d features are Gaussian, the squares have a norm of about sqrt(3/d). The
+    result is twice this norm.
     """
     return min(1.0, 2 * float(np.sqrt(3 / n_features)))
 

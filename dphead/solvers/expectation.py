@@ -19,9 +19,9 @@ from dphead.solvers.head import AccuracyEstimate, ClassAccuracy
 
 # Overfitting: the gap between training rows and new rows (`_overfit`). The source is
 # the folder "expected" in benchmarks/results, section "What overfitting costs". The
-# first four numbers are a constant and powers of the shift of margins, in standard
-# deviations. They come from fits of five sets of features on 1,077 to 50,000 rows,
-# measured on different training rows.
+# first four numbers are the constant and the powers in the shift of margins. They come
+# from fits of five sets of features on 1,077 to 50,000 rows, measured on different
+# training rows.
 _MARGIN_SHIFT = 1.6
 _SHIFT_POWER_OF_LENGTH, _SHIFT_POWER_OF_ROWS = 0.75, -0.2
 _SHIFT_POWER_OF_WRONG = 0.15
@@ -45,7 +45,7 @@ class Expectation:
     """Hold the expected accuracy on new rows, and its standard deviation.
 
     `kept` is the number of used rows, divided by n_rows. It is 1 if noise explains the
-    difference. `careful`, if given, replaces both numbers in the estimate.
+    difference. `careful`, if given, replaces `accuracy` and `sd` in `estimate`.
     """
 
     accuracy: float

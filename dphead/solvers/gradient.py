@@ -138,7 +138,8 @@ class GradientDescent:
             self.sampling_prob,
             epoch_steps=self.epoch_steps,
         )
-        # to first order, mu² of a Poisson batch is q² of a full batch's (central limit)
+        # to first order, mu² of a Poisson batch is q² times that of a full batch
+        # (central limit)
         rest = self.steps * self._share**2
         counts = planned_counts(facts, rest) if self.balanced else []
         rest += sum(one.weight for one in counts)

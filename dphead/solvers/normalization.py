@@ -85,7 +85,7 @@ class ChannelNormalization:
     def solve(
         self, facts: ProblemInfo, append: float
     ) -> Generator[Request, Released, RowTransform]:
-        """Request the two channel moments, and return the transform of later rows."""
+        """Request the two channel moments, and return the transform of later sums."""
         means, squares = self._statistics(facts)
         first = yield Request("channel means", means, Params())
         second = yield Request("channel mean squares", squares, Params())

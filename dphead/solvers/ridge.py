@@ -28,7 +28,7 @@ _GROWTH, _GROWTH_OF_TRACE = 1.25, 1e-12
 
 
 def spectral_edge(gram_sd: float, width: int) -> float:
-    """Return about the largest eigenvalue of a matrix of symmetric noise (Wigner).
+    """Return the approximate largest eigenvalue of a symmetric noise matrix (Wigner).
 
     gram_sd is the standard deviation of the noise on the diagonal.
     """

@@ -21,8 +21,8 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
     Raises
     ------
     ValueError
-        If the constant is out of range. If there is noise, and the constant rounds all
-        rows to zero.
+        If the constant is out of range, or if there is noise and the constant rounds
+        all rows to zero.
 
     Notes
     -----
@@ -47,7 +47,7 @@ def check_intercept(facts: ProblemInfo, intercept: float, norm: float | None) ->
 def check_clip(
     facts: ProblemInfo, intercept: float, clip: float, norm: float | None
 ) -> None:
-    """Raise ValueError for a constant that hides rows, or a clip norm that rounds them.
+    """Refuse a constant above the clip norm, or a clip norm that rounds rows to zero.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ def check_clip(
     Raises
     ------
     ValueError
-        If the constant is out of range. If there is noise, and the constant exceeds the
-        clip norm or all rows would round to zero.
+        If the constant is out of range, or if there is noise and the constant exceeds
+        the clip norm or all rows would round to zero.
 
     Notes
     -----

@@ -81,8 +81,9 @@ INITIAL_BIAS = Setting("Score of every class before the first step.", _FINITE, O
 def check_settings(settings: Any) -> None:
     """Replace settings by their `python_value`, and check their types and ranges.
 
-    Call it in `__post_init__` of a dataclass of settings. Raises ValueError for an
-    invalid setting.
+    A text becomes a Path if the setting takes paths but no text. Call it in
+    `__post_init__` of a dataclass of settings. Raises ValueError for an invalid
+    setting.
     """
     for name, declared in settings_of(type(settings)).items():
         value = python_value(getattr(settings, name))

@@ -112,7 +112,7 @@ def temperature(
     Returns
     -------
     float
-        Temperature, rounded to 0.01, so that rounding in libraries does not matter.
+        Temperature, rounded to 0.01: libraries that round differently rarely change it.
 
     Notes
     -----
@@ -146,7 +146,7 @@ def temperature(
         both = _LIKELY_SD**2 + variance
         logs = typical + (found - typical) * _LIKELY_SD**2 / both
         exponent = -((found - typical) ** 2) / (2 * both)
-        weight = np.exp(exponent - exponent.max())  # not all round to 0
+        weight = np.exp(exponent - exponent.max())  # the largest is 1, so not all are 0
     divisor = math.exp(float((weight * logs).sum() / weight.sum()))
     return round(min(max(divisor, least), _MOST), 2)
 
