@@ -57,7 +57,7 @@ class KeptRows:
         """
         whole = slice(0, len(index))
         slots = _consecutive(index)
-        # keep no rows of a sample: its slots have gaps and differ in each step
+        # slots of a sample have gaps and differ in each step: kept rows would not help
         if self.memory == 0 or key is None or slots is None:
             return [(make(), whole)]
         with self._lock:  # several threads call this at the same time

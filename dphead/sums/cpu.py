@@ -120,7 +120,7 @@ def _rows_by_numpy(ask: SumTask, x: np.ndarray) -> IntegerRows:
     parts = []
     for i in range(0, len(x), size):
         part = ask.statistic.rows(transform, x[i : i + size], ask.clip_norm)
-        # |moments| < 2**21, so int32 holds them and halves the memory of kept rows
+        # |moments| < 2**21, so int32 holds them, in half the memory
         q = part.q.astype(np.int32) if part.q.itemsize > 4 else part.q
         parts.append(IntegerRows(q, part.scale))
     q = np.concatenate([part.q for part in parts])

@@ -126,7 +126,7 @@ class Hosts:
             f"The run lost one of its {self.count} processes "
             f"({str(error).splitlines()[0][:200]}). Start all processes again with "
             "the same commands. A fit with a run folder then resumes under its charge. "
-            "A fit of arrays is charged again."
+            "A fit without a run folder is charged again."
         )
 
     def total(self, value: np.ndarray) -> np.ndarray:
@@ -223,7 +223,7 @@ def all_or_none(hosts: Hosts | None) -> Iterator[None]:
     except Exception as error:
         own = error
     if hosts is not None:
-        hosts.wait()  # a block may take hours
+        hosts.wait()  # a block may take hours, but `gathered` waits only 30 minutes
         kind = 0 if own is None else 1 + isinstance(own, LedgerError)
         kinds = hosts.gathered(np.array(kind))
         if own is None and kinds.any():
@@ -258,8 +258,8 @@ class SumOfParts:
     Guarantee
     ---------
     Each slot (of the sample) is in one part, and its process adds it exactly once or
-    raises an error (`checked_sum`). Each process's sum is added once, in int64. All
-    parts have process 0's transform and weights.
+    raises an error (`checked_sum`). Each process's sum is added once, in int64. In
+    sums for heads, all parts have process 0's transform and weights.
     """
 
     def __init__(self, hosts: Hosts, own: Rows) -> None:
@@ -285,7 +285,7 @@ class SumOfParts:
         return float(every.view(np.float64).max())
 
     def _own_task(self, kind: int, task: SumTask) -> SumTask:
-        """Send the command to all processes, and return this process's own task."""
+        """Return this process's own task. Process 0 first sends the command."""
         assert task.rows is not None and task.spec is not None
         hosts, n_rows = self._hosts, task.rows.n_rows
         start, stop = hosts.part(n_rows)

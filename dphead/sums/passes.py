@@ -85,7 +85,7 @@ def checked_sum(
     Raises
     ------
     RuntimeError
-        If several statistics do not use the same integer rows. If a slot is not used
+        If several statistics do not use the same integer rows, if a slot is not used
         exactly once, or if the integers of the secret rows differ from the reference's.
     TypeError
         If a block does not have the declared shapes and types.

@@ -1,10 +1,10 @@
 """Call the compiled sums of this folder, after checks of shapes and types.
 
 The C functions check no bounds. The package's build compiles them once for each
-instruction set, and `library` is the best one for this processor. `library` is None in
-an installation without a C compiler, or with libraries of other C sources than those of
-this folder. numpy then computes all sums. ctypes releases Python's lock during a call,
-so that threads of a pass run at the same time.
+instruction set, and `library` is the best one for this processor. `library` is None if
+the installation had no C compiler, or if the C files of this folder changed since.
+numpy then computes all sums. ctypes releases Python's lock during a call, so that
+threads of a pass run at the same time.
 """
 
 from collections.abc import Iterator

@@ -4,8 +4,8 @@ from hashlib import sha256
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-# These flags follow the flags of the environment. Contraction is off, because a fused
-# multiply-add rounds once, and the definition of a row rounds twice
+# The compiler gets these flags after those of the environment. Contraction is off,
+# because a fused multiply-add rounds once, and the definition of a row rounds twice
 # (privacy/proofs/exactness.md).
 FLAGS = [
     "-O3",
