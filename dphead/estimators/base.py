@@ -77,7 +77,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Fraction of mu**2 spent on the mean used for centering and on the count of its
         rows. 0 means no centering. None means the preset's value, or else 0.02.
     normalization : dict, default=None
-        Settings of a private normalization (`dphead.planning.methods.make_method`).
+        Fields of `dphead.solvers.normalization.ChannelNormalization`, which replaces
+        centering.
     axes_from : path, or ndarray of shape (n, n_features), default=None
         Public rows by the same backbone: a features file, or their features. The
         training rows are projected onto the principal axes of the public rows. The
@@ -195,7 +196,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             )
         self.head_: LinearHead = result.trained
         self._keep_run(result, about)
-        # for `save`, before which parameters can be set again
+        # kept for `save`, because parameters can be set again after the fit
         self._chosen = [self.preset, self.axes_count, *self._options().values()]
         self.classes_: np.ndarray = data.classes
         self.n_features_in_: int = data.source.n_features

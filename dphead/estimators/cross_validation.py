@@ -113,7 +113,7 @@ def cross_validate(
             f"{typed(estimator)}. Use `sklearn.model_selection.cross_validate`, which "
             "charges one fold after another."
         )
-    # otherwise the first score would fail, after the charge
+    # with several processes, the first score would fail, after the charge
     if isinstance(X, DeviceRows):
         X.require_one_process()
     if type(folds) is not int or folds < 2:

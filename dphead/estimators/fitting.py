@@ -550,7 +550,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         # other ledgers get new warnings, because their names depend on the folder
         told = " ".join(map(uncounted, self._beside))
         notes = [" ".join(note.replace(told, "").split()) for note in notes]
-        # the home of the fit can know more ledgers than this one
+        # the DPHEAD_HOME of the fit can list more ledgers than the present one
         about = replace(
             about, elsewhere=tuple(self._beside), warnings=tuple(filter(None, notes))
         )

@@ -507,9 +507,9 @@ def dense(x: Any) -> Any:
 def _listed(x: Any) -> np.ndarray:
     """Return a list as an array: numbers as float64, others in numpy's dtype.
 
-    Raises ValueError for rows of unequal lengths, for a list of strings and other
-    objects, and for tables of libraries other than pandas. Their values would affect
-    the conversion.
+    Raises ValueError for rows of unequal lengths, for a list that mixes strings and
+    other objects, and for tables of libraries other than pandas. Their values would
+    affect the conversion.
     """
     if hasattr(x, "__array__") and hasattr(x, "__len__"):
         raise ValueError(

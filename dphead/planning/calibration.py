@@ -275,8 +275,8 @@ def calibrate(
     Raises
     ------
     ValueError
-        If epsilon, delta, the relation or the accountant is invalid, if `fixed` has
-        other indices or leaves no event or no budget, or if noise to scale is not
+        If epsilon, delta, the relation, the accountant or an index in `fixed` is
+        invalid, if `fixed` leaves no event or no budget, or if noise to scale is not
         positive and finite.
 
     Guarantee

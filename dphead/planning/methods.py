@@ -83,7 +83,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class RowPreparation:
-    """Describe how rows are scaled before other transforms."""
+    """Hold the settings that scale, center or normalize rows before the sums."""
 
     unit_norm: Annotated[bool | None, UNIT_NORM] = None
     center_share: Annotated[float | None, CENTER_SHARE] = None
@@ -164,9 +164,9 @@ def make_method(
     Raises
     ------
     ValueError
-        If the name, the preset or an option is unknown, or if an option is out of
-        range. If two options set the same number, or if a setting that the preset
-        leaves to the user is missing.
+        If the name, the preset or an option is unknown, if an option is out of range,
+        if two options set the same number, or if a setting that the preset leaves to
+        the user is missing.
     """
     kind = registry.solver_class(name)
     options = {k: v for k, v in options.items() if v is not None}

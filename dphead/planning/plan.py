@@ -355,9 +355,9 @@ def large_delta(
 
 
 def check_delta(plan: Plan, facts: ProblemInfo, confirmed: bool) -> list[str]:
-    """Return a list with a warning if the user confirmed a delta of at least 1/n.
+    """Return a list with a warning for a delta of at least 1/n, or an empty list.
 
-    Raises ValueError if the user did not confirm this delta.
+    Raises ValueError if the user did not confirm such a delta.
     """
     text = large_delta(plan.epsilon, plan.delta, facts.n_rows, plan.group_cap)
     if text is not None and not confirmed:

@@ -10,8 +10,9 @@ from dphead.privacy.rounding import as_declared, rounded_up
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.on_axes import number_of_axes
 
-# Least value of (rows of a class) · μ / sqrt(columns). Below it, most heads keep less
-# than 70 % of what they gain over guessing without privacy; results/worth.
+# Least value of (rows of a class) · μ / sqrt(columns). Without privacy, heads gain some
+# accuracy over guessing. Below this value, most keep less than 70 % of this gain;
+# results/worth.
 _ENOUGH = 0.8
 _LARGEST_EPSILON = 10.0  # largest epsilon to advise; chosen
 
@@ -72,7 +73,7 @@ def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
         return
     yield (
         f"! Too few {unit}s: with so much noise, 8 in 10 measured heads lost over 30 % "
-        "of the accuracy that they gain over guessing without privacy. In half of "
+        "of their gain over guessing, compared to heads without privacy. In half of "
         "them, some class had less than half of its accuracy without privacy. What "
         "helps most comes first:"
     )
