@@ -52,9 +52,9 @@ def budget_lines(
         yield "none: a ledger in memory counts only this fit"
     elif n_fits:
         yield (
-            "! none, so no fit is refused. It is too late to set one. The spent "
-            "epsilon is a guarantee only if no fit was chosen by the results of "
-            "another fit"
+            "! none, so no fit is refused for its epsilon. It is too late to set one. "
+            "The spent epsilon is a guarantee only if no fit was chosen by the results "
+            "of another fit"
         )
     else:
         yield "none yet: set it before the first fit with dphead ledger budget"

@@ -232,8 +232,8 @@ class WithSettings(WithOptions):
 def option_of(declared: Declared, text: str = "") -> click.Parameter:
     """Return the command-line option or argument of a declaration.
 
-    A `text` replaces its help. A setting has no default here, because its method and
-    preset set it. Its solver checks its range.
+    `text`, if given, replaces the declared help. A setting has no default here, because
+    the method and the preset set it. The solver checks the setting's range.
     """
     option, flag = declared.setting, f"--{declared.name.replace('_', '-')}"
     given: dict[str, Any] = {"help": text or option.help, "type": _kind(declared)}

@@ -71,7 +71,7 @@ def _import(**given: Any) -> None:
 
 
 def _shortened(names: tuple[str, ...]) -> str:
-    """Return up to six names as text, or the first and last of a longer list."""
+    """Return up to six names as text, or the first three and last two of more."""
     return ", ".join(names if len(names) <= 6 else (*names[:3], "...", *names[-2:]))
 
 
@@ -205,9 +205,9 @@ def print_people(people: dict[str, Any] | None, path: Path | None = None) -> Non
 
 
 def print_budget(features: Path) -> None:
-    """Print the next commands: set a budget, if the ledger is empty, and fit.
+    """Print the next commands: set a budget, if this is still possible, and fit.
 
-    A budget can be set only before the first fit.
+    A budget can be set only once, and only before the first fit.
     """
     from dphead_extract.features.format import open_features
 
@@ -243,7 +243,7 @@ def print_budget(features: Path) -> None:
 def print_problems(problems: list[str], left_out: Counter[str] | None = None) -> None:
     """Print left-out items by reason, and problems, on standard error.
 
-    If there are none, say so on standard output. Only items and problems are private.
+    They are private. If there are none, say so on standard output.
     """
     parts = {"Problems": ([f"! {problem}" for problem in problems], "none found")}
     if left_out is not None:

@@ -85,8 +85,8 @@ def _move(source: Any, url: str) -> None:
     if server.is_on_server(source):
         raise ValueError(
             f"SOURCE must be a file, got {source}. A ledger cannot move from one "
-            "server to another, because its images would stay. Type a ledger file or a "
-            "features file."
+            "server to another, because the index of its images would stay behind. "
+            "Type a ledger file or a features file."
         )
     (book,) = _open(source, write=True, own=True)
     target = move_ledger(book, url)
@@ -238,7 +238,8 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
 
     WHICH is a features file, a ledger file, or the name of a ledger on a team's server.
     A ledger file that ends in .sqlite is created if it is missing. The budget limits
-    all fits on the data set. Set it before the first fit. It cannot be changed later.
+    the total of all fits in this ledger. Set it before the first fit. It cannot be
+    changed later.
 
     \b
     dphead ledger budget train.h5 --epsilon 3 --delta 1e-5
@@ -342,8 +343,8 @@ def _check_known(dataset_id: str) -> None:
 
     if not any(one.knows(dataset_id) for one in (*image_indexes(), people_index())):
         raise ValueError(
-            f"No images or people are known of the data set {dataset_id}. Correct the "
-            "name of the ledger, or type a features file of the data set."
+            f"No index of images or people knows the data set {dataset_id}. Correct "
+            "the name of the ledger, or type a features file of the data set."
         )
 
 

@@ -38,8 +38,8 @@ def report(
 ) -> None:
     """Write RUN/report.html again, or a card of RUN (a run folder or a report.json).
 
-    The card depends only on report.json and about.toml, and has only public values. The
-    command first recomputes the report's epsilon.
+    The card depends only on report.json and about.toml. The command first recomputes
+    the report's epsilon.
 
     \b
     dphead report run --card

@@ -132,7 +132,7 @@ def test_a_budget_of_images_is_offered_for_their_own_ledger(
         budget.offer_budget(fit, options, progress, ask=False)
         said = "".join(capsys.readouterr().out.split())
         assert f"dpheadledgerbudget{own}--epsilon3--delta" in said.replace("\\", "")
-    assert "No images or people" in refusal("ledger", "budget", own, *LIMIT)
+    assert "No index of images or people" in refusal("ledger", "budget", own, *LIMIT)
     image_index().add(name, np.arange(9, dtype=np.uint64))
     fitted("ledger", "budget", own, *LIMIT)
     assert read_ledger(None, name).budget()["epsilon"] == 2.0

@@ -230,7 +230,7 @@ def test_the_budget_of_images_is_set_by_the_name_of_their_ledger(url, tmp_path, 
     assert f"--dataset-id {name}, not --new-data-set" in said
     limit = ("--epsilon", 3, "--delta", 1e-3)
     # a mistyped name would be the budget of no images
-    assert "No images or people are known" in refused(
+    assert "No index of images or people knows" in refused(
         dphead("ledger", "budget", place, *limit)
     )
     image_index().add(name, images)
