@@ -438,8 +438,9 @@ def refuse_mixing(model: nn.Module) -> None:
     """
     refuse_hooks(model.modules())
     for name, module in model.named_modules():
-        tracking = bool(getattr(module, "track_running_stats", False))
-        mixing = isinstance(module, nn.modules.batchnorm._BatchNorm) or tracking
+        mixing = isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(
+            module, "track_running_stats", False
+        )
         has_statistics = getattr(module, "running_mean", None) is not None
         if mixing and (module.training or not has_statistics):
             raise ValueError(

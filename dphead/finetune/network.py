@@ -466,17 +466,17 @@ class TorchSums:
         It is equal on all processes if they compute equal gradients. On a GPU, return
         "", because some operations of a GPU do not repeat their bits.
         """
-        spec = self.network.spec
-        if self.network.device.type != "cpu":
+        network, spec = self.network, self.network.spec
+        if network.device.type != "cpu":
             return ""
         rng = np.random.default_rng(0)
         x = spec.random(rng, self.chunk)
         y = np.arange(self.chunk) % spec.n_classes
         block = Block(np.arange(self.chunk), x, y)
-        statistic, start = self.network.statistic, self.network.start
-        params = StepParams(RowTransform(), start.astype(np.float32))
-        out = np.zeros(len(start), np.int64)
-        total = self.add(SumTask(statistic, params, 1.0), block, y, y >= 0, out)
+        params = StepParams(RowTransform(), network.start.astype(np.float32))
+        out = np.zeros(len(network.start), np.int64)
+        ask = SumTask(network.statistic, params, 1.0)
+        total = self.add(ask, block, y, y >= 0, out)
         return sha256(total.tobytes()).hexdigest()
 
     def _places_are_equal(self) -> bool:

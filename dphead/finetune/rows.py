@@ -53,12 +53,9 @@ class ImageRows:
         self._y = labels
         self.group_cap = None if group_cap is None else 1
         self.n_features = self._x.shape[1]
-        places = np.arange(len(images))[:, None]
         if group_cap is not None:
-            assert groups is not None
             self.n_features = group_cap * (self.n_features + 1)
-            places = group_places(groups, group_cap)
-        self._hold(places)
+        self._hold(group_places(len(images), groups, group_cap))
 
     def _hold(self, places: np.ndarray) -> None:
         """Set the rows. `places` has the images' indices, (n_rows, images per row)."""
@@ -108,12 +105,18 @@ class ImageRows:
             yield Block(block.index, x.reshape(len(x), self.n_features), block.y)
 
 
-def group_places(groups: np.ndarray, group_cap: int) -> np.ndarray:
+def group_places(
+    n_images: int, groups: np.ndarray | None, group_cap: int | None
+) -> np.ndarray:
     """Return the indices (n_groups, group_cap) of the first images of each group.
 
     A group with fewer images gets indices of -1. An image without a group is its own
-    group. A group's indices depend only on which images belong to the group.
+    group. A group's indices depend only on which images belong to the group. Without a
+    cap, each image is its own row, and the shape is (n_images, 1).
     """
+    if group_cap is None:
+        return np.arange(n_images)[:, None]
+    assert groups is not None
     alone = groups == NO_GROUP
     ids = np.where(alone, -1 - np.arange(len(groups)), groups)  # group ids are >= 0
     own, slots = np.unique(ids, return_inverse=True)

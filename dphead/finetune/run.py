@@ -136,7 +136,19 @@ def finetune(
         network = _network(options, data)
         if hosts is not None:
             hosts.wait()  # process 0 reads all images, which may take hours
-            agree(hosts, _facts_to_agree(options, data, network))
+            agree(
+                hosts,
+                {
+                    **software("torch", "timm"),
+                    **given_options(options),
+                    **data.facts,
+                    "inputs": str(
+                        {k: v for k, v in vars(network.spec).items() if k != "model"}
+                    ),
+                    "weights": network.digest(),
+                    "device": network.device_name(),
+                },
+            )
         tell("computing the omitted setting from the budget")
         # plan first, because the checks of the sums take up to a minute
         target = options.target("auto", *options.groups)
@@ -216,20 +228,6 @@ def _sums(
     if hosts is not None:
         chunk = int(hosts.from_first(np.array([chunk]))[0])
     return sums or TorchSums(network, chunk=chunk)
-
-
-def _facts_to_agree(
-    options: FinetuneOptions, data: Data, network: Network
-) -> dict[str, str | list[str]]:
-    """Return the values that all processes of a run must share (`agree`)."""
-    return {
-        **software("torch", "timm"),
-        **given_options(options),
-        **data.facts,
-        "inputs": str({k: v for k, v in vars(network.spec).items() if k != "model"}),
-        "weights": network.digest(),
-        "device": network.device_name(),
-    }
 
 
 def _prepare(

@@ -190,20 +190,23 @@ def _load_images(
         )
     part = None
     if hosts is not None and not hosts.first:
-        places = np.arange(source.n_rows)[:, None]
-        if cap is not None and source.group is not None:
-            places = group_places(source.group, cap)
+        places = group_places(source.n_rows, source.group, cap)
         own = places[slice(*hosts.part(len(places)))]
         part = np.sort(own[own >= 0])
     images, digests = load_images(source, options.image_size, channels, index, part)
     shape = images.x.shape[1:]
     y = np.where(images.readable, images.y, -1)
     rows = ImageRows(images.x, y, source.group, cap)
-    parts = [rows]
+    summed, shared = rows, {}
     if hosts is not None:
-        parts = [
-            rows.part(*ends) for ends in pairwise(bounds(rows.n_rows, hosts.count))
+        ends = pairwise(bounds(rows.n_rows, hosts.count))
+        parts = [rows.part(*pair) for pair in ends]
+        summed = parts[hosts.index]
+        # process 0 has a digest of each part, the others only that of their own
+        digests_of = [
+            one.digest() if hosts.first or one is summed else "" for one in parts
         ]
+        shared = {"n_rows": str(rows.n_rows), "shape": str(shape), "images": digests_of}
     mean, std = pixel_scale(settings, shape[0], options.mean, options.std)
     # A resume compares this keyed digest of listing, images and groups. Without the
     # key, it does not show whether an image is there. Without an index, a group cap
@@ -215,7 +218,7 @@ def _load_images(
         digest = index.keyed(hashlib.sha256(contents).hexdigest(), 32).hex()
     return Data(
         rows=rows,
-        own=parts[0 if hosts is None else hosts.index],
+        own=summed,
         measured=images,
         shape=shape,
         pixels=True,
@@ -230,24 +233,9 @@ def _load_images(
         ),
         digests=digests,
         groups=source.group,
-        facts={} if hosts is None else _image_facts(rows, shape, parts, hosts),
+        facts=shared,
         digest=digest,
     )
-
-
-def _image_facts(
-    rows: ImageRows, shape: tuple[int, ...], parts: list[ImageRows], hosts: Hosts
-) -> dict[str, str | list[str]]:
-    """Return sizes and digests of images that all processes must share.
-
-    Process 0 has a digest of the images and classes of each part. The others have only
-    the digest of their own part.
-    """
-    digests = [
-        part.digest() if hosts.first or i == hosts.index else ""
-        for i, part in enumerate(parts)
-    ]
-    return {"n_rows": str(rows.n_rows), "shape": str(shape), "images": digests}
 
 
 def source_of_pixels(
@@ -413,16 +401,12 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     path = options.test or options.features
     data = load_data(options, path, options.test_split, is_test=True)
     assert data.measured is not None
+    own, given = train.source, data.source
     same_file = path.samefile(options.features)
-    same = (
-        same_file
-        if data.source.dataset_id is None
-        else data.source.dataset_id == train.source.dataset_id
-    )
+    same = same_file if given.dataset_id is None else given.dataset_id == own.dataset_id
     splits = (train.split, data.split)
     grouped = data.holdout.get("by") == "group"
     origin = files.test_origin(same, same_file, splits, grouped, options.test_is)
-    own, given = train.source, data.source
     for name, wanted, got in (
         ("shape", train.shape, data.shape),
         ("classes", own.class_names, given.class_names),
@@ -434,5 +418,4 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
                 f"({typed(wanted)}), got {typed(got)}. Prepare both sources with the "
                 "same options and image size."
             )
-    rows = data.measured.labeled(len(train.source.class_names), path)
-    return rows, origin
+    return data.measured.labeled(len(own.class_names), path), origin

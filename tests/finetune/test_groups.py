@@ -124,7 +124,7 @@ def test_a_group_moves_the_sum_by_at_most_the_clip_norm_over_all_neighbors():
 
 def test_what_is_used_of_a_group_does_not_depend_on_other_groups():
     _, _, groups = people(60)
-    places = group_places(groups, CAP)
+    places = group_places(len(groups), groups, CAP)
     assert len(places) == len(set(groups.tolist()) - {NO_GROUP}) + 2
     for row in places:
         used = row[row >= 0]
@@ -133,7 +133,7 @@ def test_what_is_used_of_a_group_does_not_depend_on_other_groups():
         assert_array_equal(used, own[:CAP])
     for group in np.unique(groups[groups != NO_GROUP])[:3]:
         kept = np.flatnonzero(groups != group)
-        again = group_places(groups[kept], CAP)
+        again = group_places(len(kept), groups[kept], CAP)
         again = np.where(again >= 0, kept[again], -1)
         without = places[~np.isin(places, np.flatnonzero(groups == group)).any(axis=1)]
         assert {tuple(r) for r in again} == {tuple(r) for r in without}
