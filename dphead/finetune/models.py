@@ -242,12 +242,13 @@ def is_users(spec: ModelSpec) -> bool:
     """Return whether a network has code of the user, also under a name in timm."""
     if not spec.of_timm:
         return spec.of_user
-    # names of a hub or a folder are not in the registry, and may mean a user's function
     known = import_timm().models
-    return not (
-        known.is_model(spec.model)
-        and known.model_entrypoint(spec.model).__module__.startswith("timm.")
-    )
+    # names of a hub or a folder are not in the registry, and may mean a user's function
+    if not known.is_model(spec.model):
+        return True
+    made = known.model_entrypoint(spec.model)
+    # a deprecated name and `functools.wraps` set `__module__` of a user's function
+    return vars(known).get(made.__name__) is not made
 
 
 def _of_user(name: str, n_classes: int) -> nn.Module:

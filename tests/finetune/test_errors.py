@@ -1,6 +1,7 @@
 """An error that one row causes reaches no other row, even if code catches it."""
 
 from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -286,6 +287,11 @@ def test_a_users_own_network_is_watched_if_timm_knows_its_name(monkeypatch):
     model = DPFinetuneClassifier(model="of_first", classes=[0, 1], **given)
     with pytest.raises(ValueError, match="other images of its chunk"):
         model.fit(x, np.arange(60) % 2)
+    shim = timm.models._registry._deprecated_model_shim
+    monkeypatch.setitem(known, "old_first", shim("old_first", by_first_of_chunk))
+    wrapped = wraps(known["resnet18"])(lambda **given: by_first_of_chunk(**given))
+    monkeypatch.setitem(known, "wrapped", wrapped)
+    assert is_users(ModelSpec("old_first")) and is_users(ModelSpec("wrapped"))
     # config.json of a folder or a hub can name such a function
     assert is_users(ModelSpec("local-dir:folder")) and is_users(ModelSpec("hf-hub:a/b"))
     assert not is_users(ModelSpec("resnet18")) and not is_users(ModelSpec("wrn-10-1"))
