@@ -36,7 +36,7 @@ from dphead.finetune.models import (
     unchanged,
 )
 from dphead.finetune.options import Scale
-from dphead.finetune.settings import ModelSpec
+from dphead.finetune.settings import ModelSpec, code_name
 from dphead.fit.memory import DEFAULT_BYTES, available
 from dphead.privacy.contract import Block, SumTask
 from dphead.privacy.statistic_base import Params, Statistic
@@ -288,7 +288,7 @@ class Network:
         if named.adapter != "none":
             words += f" adapter={named.adapter} rank={named.rank}"
         if given is not loss_of:
-            words += f" loss={getattr(given, '__qualname__', type(given).__name__)}"
+            words += f" loss={code_name(given)}"
         if spec.images:
             words += f" mean of at most {spec.images} images of a group"
         self.start = flat(self.model).double().cpu().numpy()

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -420,10 +421,14 @@ class Settings(Step, ModelSpec):
             found.pop("rank")
         rate = self.learning_rate_schedule
         if callable(rate):
-            found["learning_rate_schedule"] = getattr(
-                rate, "__qualname__", type(rate).__name__
-            )
+            found["learning_rate_schedule"] = code_name(rate)
         return found
+
+
+def code_name(code: Any) -> str:
+    """Return the name of a function, also of a partial one, or of an object's type."""
+    code = code.func if isinstance(code, partial) else code
+    return getattr(code, "__qualname__", type(code).__name__)
 
 
 NAMES = {f.name for f in fields(Settings)}

@@ -3,6 +3,7 @@
 import logging
 import random
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -723,6 +724,19 @@ def test_a_resume_with_other_groups_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("DPHEAD_HOME", "relative")
     with pytest.raises(LedgerError, match="Set DPHEAD_HOME to an absolute path"):
         training(module(), **given).__enter__()
+
+
+def test_a_resume_with_another_partial_loss_is_refused(tmp_path):
+    def other(model, x, y):
+        return 2 * cross_entropy(model, x, y)
+
+    given = {"ledger": tmp_path / "l.sqlite", "folder": tmp_path / "run"}
+    with training(module(), partial(cross_entropy), **given) as private:
+        next(private)
+    with pytest.raises(LedgerError, match="with this plan"):
+        training(module(), partial(other), **given).__enter__()
+    with training(module(), partial(cross_entropy), **given):
+        assert len(Ledger(given["ledger"]).fits()) == 1
 
 
 class Strange:
