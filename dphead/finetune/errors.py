@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from threading import get_ident
 from typing import Any
 
 from dphead_extract.vectors import Operations
-from torch import Tensor
+from torch import Tensor, _tensor_str
 from torch._C import (
     _functorch,  # pyright: ignore[reportAttributeAccessIssue] - has no stub
 )
@@ -43,11 +44,13 @@ class Errors(TorchFunctionMode):
     @contextmanager
     def raised(self) -> Iterator[None]:
         """Raise the noted error at the end of a block, instead of any other error."""
+        _calls.append(get_ident())
         try:
             with Operations(self._noted) if self.watched else nullcontext():
                 yield
         finally:
             first, self._first = self._first, None
+            _calls.remove(get_ident())
             if first is not None:
                 raise first
 
@@ -86,3 +89,23 @@ def _is_of_rows(value: Any) -> bool:
             return True
         value = _functorch.get_unwrapped(value)
     return False
+
+
+_calls: list[int] = []  # the thread of each block of `Errors.raised` that runs
+_as_text = _tensor_str._str
+
+
+def _text(tensor: Tensor, **given: Any) -> str:
+    """Return torch's text of a tensor.
+
+    No mode sees a print in the backward pass, inside a function of torch or in another
+    thread. So during a call its own thread gets no text, and others none of rows.
+    """
+    if get_ident() in _calls or (_calls and _is_of_rows(tensor)):
+        raise ValueError("the text of a tensor is unsafe for a chunk of rows")
+    return _as_text(tensor, **given)
+
+
+# An error inside of torch's function would switch torch.func off, while a traceback
+# keeps the frames of this function.
+_tensor_str._str = _text

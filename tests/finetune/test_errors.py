@@ -1,5 +1,6 @@
 """An error that one row causes reaches no other row, even if code catches it."""
 
+import threading
 from contextlib import suppress
 from functools import wraps
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import timm
 import torch
 from finetune.test_calls import released
-from finetune.test_own_loop import ByFirst, cross_entropy, module, training
+from finetune.test_own_loop import ByFirst, Mixing, cross_entropy, module, training
 from torch import nn
 from torch.func import grad
 from torch.nn import functional as F
@@ -392,3 +393,105 @@ def test_an_error_is_raised_once_and_kept_nowhere():
     with pytest.raises(RuntimeError, match="singular"):
         gradients.parts(x, y)
     assert len(gradients.parts(x + 1, y)) == 2
+
+
+class ShowsInForward(Mixing):
+    generate_vmap_rule = True
+    vmap = torch.autograd.Function.vmap
+
+    @staticmethod
+    def forward(x):
+        print(x)
+        return x * 1
+
+
+class ShowsInBackward(ShowsInForward):
+    @staticmethod
+    def forward(x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        print(gradient)
+        return gradient
+
+
+class ShowsInRule(Mixing):
+    @staticmethod
+    def vmap(info, in_dims, x):
+        print(x)
+        return Mixing.apply(x), in_dims[0]
+
+
+def in_hook(scores):
+    if scores.requires_grad:  # not in the trial that measures memory
+        scores.register_hook(lambda gradient: print("norm", gradient.norm()))
+    return scores
+
+
+def in_called(scores):
+    def distance(a, b):
+        print(a)
+        return (a - b).norm(dim=-1)
+
+    return scores * F.triplet_margin_with_distance_loss(
+        scores, scores + 1, scores - 1, distance_function=distance
+    )
+
+
+def without_modes(scores):
+    with torch._C.DisableTorchFunction():
+        print(scores)
+    return scores
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        ShowsInForward.apply,
+        ShowsInBackward.apply,
+        ShowsInRule.apply,
+        in_hook,
+        in_called,
+        without_modes,
+    ],
+)
+def test_a_print_that_no_mode_sees_is_refused_before_the_charge(
+    shown, tmp_path, capsys
+):
+    ledger = tmp_path / "ledger.sqlite"
+    with pytest.raises(ValueError, match="text of a tensor is unsafe"):
+        training(
+            module(), lambda m, x, y: F.cross_entropy(shown(m(x)), y), ledger=ledger
+        ).__enter__()
+    assert not ledger.exists()
+    assert "tensor" not in capsys.readouterr().out
+
+
+def text_of(value):
+    try:
+        return str(value)
+    except ValueError as error:
+        return str(error)
+
+
+def test_another_thread_shows_only_public_tensors_during_a_call():
+    texts = []
+
+    def loss(model, x, y):
+        found = cross_entropy(model, x, y)
+        for one in (found.detach(), EYE):
+            thread = threading.Thread(target=lambda one=one: texts.append(text_of(one)))
+            thread.start()
+            thread.join()
+        return found
+
+    with training(model := module(), loss, steps=1) as private:
+        texts.clear()
+        next(private)
+        assert text_of(model[1].weight).startswith("Parameter")
+    refused = "the text of a tensor is unsafe for a chunk of rows"
+    assert set(texts) == {refused, str(EYE)}
+    # code of the user's own that dphead does not call
+    torch.vmap(lambda row: texts.append(text_of(row)) or row)(EYE)
+    assert texts[-1].startswith("BatchedTensor")
