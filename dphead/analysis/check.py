@@ -443,8 +443,8 @@ def notes(run: FinishedRun) -> list[str]:
     ledger, found = run.report["ledger"], []
     if run.fits is None and not run.lost:
         found.append(
-            f"the ledger {ledger['path']} is not reachable, so only the report's "
-            "releases were recomputed"
+            f"the ledger {run.merged or ledger['path']} is not reachable, so only the "
+            "report's releases were recomputed"
         )
     elif (later := len(run.fits or ()) - ledger["fits"]) > 0:
         # a merged ledger also counts fits that are older than this one

@@ -88,7 +88,7 @@ class FinishedRun:
         entry in a report.
     merged : str or None
         The ledger that the run's ledger was merged into, or moved to, after the fit.
-        `fits` are its fits.
+        `fits` are its fits, or None if it cannot be read.
     limit : dict or None
         The "path", "identity", "budget", "is_sum", "dataset_id" and "people" of the
         ledger that has `fits`.
@@ -439,12 +439,14 @@ def _ledger_fits(
     # a merge after the report may have fixed or lowered the budget
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place = counted_at(book)
-    away = place is None and _is_away(book)
+    away = _unreadable_place(book)
     book.close()
     if own is not None and not merged and theirs not in (None, own):
-        todo = "Pass the run's own ledger, or omit it to use the path in the report."
-        if given is None:
-            todo = "Restore the run's own ledger at this path."
+        todo = (
+            "Restore the run's own ledger at this path."
+            if given is None
+            else "Pass the run's own ledger, or omit it to use the path in the report."
+        )
         raise ValueError(
             f"The ledger {path} belongs to data set {theirs}, but the run used data "
             f"set {own}. {todo}"
@@ -462,8 +464,10 @@ def _ledger_fits(
     if not math.isclose(total, said["total_epsilon"], rel_tol=1e-6):
         name, but = "ledger.total_epsilon", f"the ledger gives {total}"
         raise _changed(file, name, said["total_epsilon"], but)
+    if away:
+        return {"merged": away}
     if place is None:
-        return {} if away else {"fits": fits, "limit": limit}
+        return {"fits": fits, "limit": limit}
     with closing(Ledger(place, read_only=True)) as book:
         return {"fits": book.fits(), "merged": place, "limit": _limit(book)}
 
@@ -480,24 +484,24 @@ def _counts(
     return held and len(fits) >= report["ledger"]["fits"]
 
 
-def _is_away(book: Ledger) -> bool:
-    """Return whether a closed ledger names a place that cannot be read.
+def _unreadable_place(book: Ledger) -> str | None:
+    """Return the place that a closed ledger names, if it cannot be read.
 
     After an interrupted move or merge, the place can be read. The fits then count in
     `book` until all of them are at the place.
     """
     place, there = moved_to(book)
     if place is None or there:
-        return False
+        return None
     if not is_on_server(place):  # on another machine, or in a moved home
-        return not places_of(book)
+        return None if places_of(book) else place
     try:
         Ledger(place, read_only=True).close()
     except HeldLedger:
         raise
     except LedgerError:  # for example, DPHEAD_LEDGER is not set
-        return True
-    return False
+        return place
+    return None
 
 
 def _limit(book: Ledger) -> dict[str, Any]:

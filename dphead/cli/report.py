@@ -85,7 +85,7 @@ def note_changes(finished: Any) -> None:
     from dphead.privacy.ledger.store import IN_MEMORY
 
     _note([*outdated(finished), *uncounted(finished)])
-    path = finished.report["ledger"]["path"]
+    path = finished.merged or finished.report["ledger"]["path"]
     if finished.fits is None and not finished.lost and path != IN_MEMORY:
         said = (
             f"! the ledger {path} is not reachable, so merges and fits after this run "

@@ -924,9 +924,9 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     if found.fits is None and not (ledger and found.lost):
         place = ledger_holding(dataset_id, said["ledger"]["fit_id"])
         found = found if place is None else read_run(path, place)
+    lost = None if ledger else found.lost  # a copy that the user names is not listed
     # arrays have no data set, and their ledger can have one
-    dataset_id = dataset_id or found.ledger_now.get("dataset_id")
-    dataset_id = dataset_id or data_set_of(found.lost)
+    dataset_id = dataset_id or found.ledger_now.get("dataset_id") or data_set_of(lost)
     folder = path if path.is_dir() else path.parent
     reported, own = (
         Elsewhere(str(located(one["path"], folder)), identity=one.get("identity"))
@@ -934,19 +934,19 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     )
     counts = [] if found.limit is None else [own.path]
     others = charged_elsewhere(dataset_id, *counts)
-    lost = found.lost
     # `others` is empty without a data set or a home
     if lost is not None and not any(_can_be(lost, None, one) for one in others):
         with closing(Ledger(lost, read_only=True)) as book:
             fits, protects = book.count_fits(), _protects(book)
-        others += [Elsewhere(lost, dataset_id or "", fits, protects=protects)]
+        copy = Elsewhere(lost, dataset_id or "", fits, protects=protects)
+        others += [copy] if fits else []
     known = [
         one
         for one in others
         # A path is not enough: a different ledger can be at the path of the report. If
         # a copy counts the run, the ledger at this path is another one, unless it is
         # gone and the user named the copy.
-        if (lost or not _can_be(one.path, one.identity, own))
+        if (found.lost or not _can_be(one.path, one.identity, own))
         and not (
             ledger
             and not is_on_server(one.path)

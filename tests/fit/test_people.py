@@ -769,8 +769,9 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     shutil.copytree(tmp_path / "run", project / "run")
     merged = Path(str(Ledger(place).meta(MOVED)))
     merged.rename(tmp_path / "gone.sqlite")
-    said = words(fitted("report", project / "run", "--card").err)
-    assert "is not reachable, so merges and fits" in said
+    for command in ("report", project / "run", "--card"), ("check", project / "run"):
+        done = dphead(*command)
+        assert f"the ledger {merged} is not reachable, so" in words(done.out + done.err)
 
 
 def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
