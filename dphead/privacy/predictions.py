@@ -20,7 +20,7 @@ PROBABILITY_SCALE = 2**16  # a probability of one
 POWER_TABLE_SIZE = 2**11  # entries of the table of powers of two
 POWER_SCALE = 2**15  # a power of one
 POWERS_PER_NAT = POWER_TABLE_SIZE * 1.4426950408889634  # log2(e) in table entries
-MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # largest exponent; smaller powers are 2**-16
+MAX_POWER = 16 * POWER_TABLE_SIZE - 1  # largest exponent; its power is 0
 # Bounds (proofs/exactness.md).
 _MAX_WEIGHT = 1e100  # larger weights become zero; all do if none reaches 1e-100
 MAX_SCORE_RATE = 1e290  # largest unit of a score: 0 times an infinite one is NaN
@@ -86,7 +86,7 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
     """Return POWER_SCALE * e**-(distance * rate), as int64.
 
     The result is a power of two with an exponent in steps of 1 / POWER_TABLE_SIZE,
-    truncated. Powers below 2**-16 count as about 2**-16 (MAX_POWER).
+    truncated. A power below 2**-15 becomes 0, because POWER_SCALE is 2**15.
 
     Parameters
     ----------
