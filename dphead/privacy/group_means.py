@@ -110,7 +110,7 @@ def _add_in_order(total: np.ndarray, place: np.ndarray, x: np.ndarray) -> None:
 def group_means(
     groups: np.ndarray, y: np.ndarray, cap: int
 ) -> tuple[GroupMeans, np.ndarray]:
-    """Return the rows of each mean, one mean per group and class, and its class.
+    """Return the rows and the class of each mean, with one mean per group and class.
 
     Parameters
     ----------

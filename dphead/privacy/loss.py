@@ -42,8 +42,8 @@ class Loss(ABC):
         A step length of DP-FC at which no step increases the loss, without noise and
         clipping. The Hessian is at most the Gram matrix divided by this length.
     link : {"softmax", "sigmoid"}
-        How scores become probabilities that add to 1, here and in exports: "sigmoid"
-        for losses with `takes_sets`, "softmax" for all other losses.
+        How scores become probabilities that add to 1, in predictions and exports:
+        "sigmoid" for losses with `takes_sets`, "softmax" for all other losses.
     calibrated : bool
         Whether p are the link's own values: the softmax of the scores, or each score's
         sigmoid. With other losses, only the order of the probabilities is right.

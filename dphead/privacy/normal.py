@@ -155,7 +155,7 @@ def _block(generator: np.random.Generator, count: int, sd: float) -> np.ndarray:
     words = _words(generator, count).view(np.int64)
     negative = words < 0
     tails = words & np.int64(2**63 - 1)
-    # The value for the first 64 bits, rounded where that is certain.
+    # The value for the first 64 bits. Its rounding is used where it is certain.
     x = quantile(tails)
     scaled = x * sd
     rounded = np.rint(scaled)

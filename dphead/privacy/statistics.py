@@ -263,7 +263,7 @@ class ClassCounts(Statistic):
         return 1 / _COUNT_SCALE
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return the classes, and one count for each row."""
+        """Return the classes, and one count for each used row."""
         return targets(xp, chunk, self.n_classes), _counted(xp, chunk.keep)
 
 
@@ -279,7 +279,7 @@ class CorrectCounts(ClassCounts):
     axes = (2, 1)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return each row's entry, correct or wrong, and one count for each row.
+        """Return each row's entry, correct or wrong, and one count for each used row.
 
         A row is correct if its own class has the highest score, above all others.
         """
@@ -302,7 +302,7 @@ class ClassCorrectCounts(CorrectCounts):
     axes = ("n_classes", 2)
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
-        """Return the classes, and one count for each row in one of two columns."""
+        """Return the classes, and each used row's count in one of two columns."""
         columns, row = super().factors(xp, chunk)
         return targets(xp, chunk, self.n_classes), columns * row
 
@@ -360,7 +360,7 @@ class ChannelMoment(Statistic):
             )
 
     def shape(self, width: int) -> tuple[int, ...]:
-        """Return (n_channels, 1)."""
+        """Return (number of channels, 1)."""
         return (self.n_channels or width, 1)
 
     def unit(self, clip_norm: float, append: float = 0.0) -> float:

@@ -69,7 +69,7 @@ class GaussianEvent:
         alone = self.epoch_steps == 1 or (q == 1 and self.rows_per_unit == 1)
         only = "epoch_steps above 1 needs sampling_prob and rows_per_unit of 1"
         given = (q, self.rows_per_unit)
-        require(alone, only, "rows_per_unit", given, "Or use epoch_steps=1.")
+        require(alone, only, "rows_per_unit", given, "Set both to 1, or epoch_steps=1.")
 
     @property
     def is_full(self) -> bool:

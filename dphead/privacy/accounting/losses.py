@@ -104,7 +104,7 @@ class Losses:
         shares = np.exp(asked - losses[first])
         deltas = self.infinite + above[first] - shares * scaled[first]
         rounded = deltas * (1 + 4 * UNIT_ROUNDOFF)
-        return np.asarray(rounded + 1e-300, float)  # also covers subnormals
+        return np.asarray(rounded + 1e-300, float)  # 1e-300 covers subnormals
 
     def _tails(self, delta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the positive losses l, and the sums `above` and `scaled` over L >= l.
@@ -173,7 +173,7 @@ def self_composed(one: Losses, count: int) -> Losses:
 
 
 def self_composed_ends(chances: np.ndarray, count: int) -> tuple[int, int]:
-    """Return the first and the last index kept of a sum of `count` equal releases.
+    """Return the first and the last index to keep in a sum of `count` equal releases.
 
     By a Chernoff bound, losses beyond these ends have probability at most TAIL_MASS.
     The bound is that of dp_accounting's `compute_self_convolve_bounds`. Orders are at

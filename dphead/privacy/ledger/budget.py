@@ -89,7 +89,7 @@ def spent(
         return Spent(compose_epsilon(events, delta, relation, "exact"), "exact")
     # The noise of one fit was fixed before any release, so its PLD is valid. Several
     # fits need an RDP bound, and there is none for sampled groups, allocation and
-    # replace-one. `check_divergence` refuses a second fit with these.
+    # replace-one. `check_divergence` refuses a later fit with these.
     known = _has_divergence(events, relation)
     if not known and fits > 1 and budget is not None and not budget.get("is_sum"):
         # no charge of dphead leads here: another program wrote a row
@@ -202,7 +202,7 @@ def check_epochs(specs: Sequence[dict[str, Any]]) -> None:
 
 
 def _has_divergence(events: Sequence[GaussianEvent], relation: str) -> bool:
-    """Return whether RDP bounds these releases, random batches included."""
+    """Return whether RDP bounds releases that include random batches."""
     # RDP bounds full batches for groups too (proofs/groups.md, "Full batches").
     single = all(e.is_full or e.rows_per_unit == e.epoch_steps == 1 for e in events)
     return single and relation != "replace_one"

@@ -135,8 +135,8 @@ class Charge(Generic[_Book]):
         if self._specs[sequence : sequence + 1] != [canonical(spec)]:
             raise LedgerError(
                 f"Internal error: release {sequence} with label {spec['label']!r} is "
-                "not the next one in the charged plan. It read no row. Please report "
-                "it."
+                "not the next one in the charged plan. This release read no row. "
+                "Please report it."
             )
         # The transaction keeps others from a commit between the query and the removal.
         with self.ledger.transaction():

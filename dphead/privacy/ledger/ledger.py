@@ -434,7 +434,7 @@ class Ledger(LedgerFile):
                     "Drop `--group-cap` " + ("(`group_cap`) and protect single images"),
                 )
             raise LedgerError(
-                "All fits of a ledger protect the unit of its first fit, which is "
+                "All fits of a ledger need the unit of its first fit, which is "
                 f"{found[0]}, got {found[1]}. {found[2]}."
             )
 

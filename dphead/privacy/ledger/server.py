@@ -49,8 +49,8 @@ _NO_PATH = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 VIEWS, _ROWS = "dphead", "dphead_rows"  # schemas: clients' views, and their tables
-# Seconds: to connect, to wait for another charge, and until a silent server is lost.
-# Chosen, not measured.
+# Seconds to connect, to wait for another charge, and until a silent server counts as
+# lost. Chosen, not measured.
 _CONNECT, WAIT, _SILENT = 10, 30, 30
 _ARGUMENTS = {
     "connect_timeout": _CONNECT,

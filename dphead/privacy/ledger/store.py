@@ -252,8 +252,8 @@ class LedgerFile:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
                 raise
-            # A process died in a transaction. Only a connection that may write can
-            # take the transaction back, which SQLite does before it reads.
+            # A process died in a transaction. Only a connection that may write can roll
+            # the transaction back, which SQLite does before it reads.
             self._look("rw").close()
             self._db = self._look("ro")
 
