@@ -94,7 +94,7 @@ class DeviceRows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Return rows as float32, for any index of numpy.
+        """Return rows as float32, for any numpy index.
 
         Raises ValueError if several processes share the array. Then use `own`, which
         has the rows of this process.

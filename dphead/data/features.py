@@ -135,7 +135,7 @@ class FeaturesRows:
 
     @property
     def streamed(self) -> bool:
-        """Return whether each pass reads the features from disk."""
+        """Return whether passes read the features from disk."""
         return self._loaded is None
 
     def features(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Fit heads on jax arrays, by `DPHeadClassifier`."""
+"""Fit heads on jax arrays with `DPHeadClassifier`."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -90,7 +90,7 @@ def fit(
 
 
 def load(folder: str | Path) -> Head:
-    """Return the head of a run folder, as `DPHeadClassifier.load`."""
+    """Read the head of a run folder, as `DPHeadClassifier.load` does."""
     return of_model(DPHeadClassifier.load(folder))
 
 

@@ -205,7 +205,7 @@ def _scores(head: Head, x: Any, kind: Any) -> Any:
 
 
 def _transformed(head: Head, x: Any, kind: Any) -> Any:
-    """Return transformed rows, as `dphead.solvers.head.float_rows` in type `kind`.
+    """Transform rows in type `kind`, as `dphead.solvers.head.float_rows` does.
 
     Only float64 rows are rounded.
     """
