@@ -1,7 +1,7 @@
 """Implement `auto`: a head with no hyperparameters to set.
 
-The number of steps, the step size and the scaling follow from public numbers and the
-budget. `auto_rules` has the rules.
+The rules in `auto_rules` set the number of steps, the step size and the scaling from
+public numbers, the budget and released values.
 """
 
 import math
@@ -205,7 +205,7 @@ class Auto:
         """Return the temperature of a head's scores (`temperature`)."""
         descent = self.descent_for(facts)
         margin = None
-        # the margin is known for unit rows and for a descent from zero weights
+        # the margin is known only for rows of norm 1 and a descent from zero weights
         if found and not self.prior and descent.centering.norm:
             value, sd = first.margin(head, descent.learning_rate, descent.clip_norm)
             margin = value / found.kept, sd / found.kept

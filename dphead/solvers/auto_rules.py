@@ -84,7 +84,7 @@ _MOST_CENTER_SHARE = 0.1
 # Steps are longer above this share of variance between ten classes. The share was 0.06
 # to 0.11 where longer steps lost, and 0.33 to 0.46 where they gained.
 _LENGTHEN_FROM_SHARE = 0.2
-_LENGTHEN_AT_MOST = 1.8  # 1.6 logits instead of 0.9
+_LENGTHEN_AT_MOST = 1.8  # noise then moves a weight by 1.6 logits instead of 0.9
 _SHARE_SD = 0.1  # the share counts as known below this noise; chosen
 # Typical share, and its standard deviation. It is averaged with the measured share
 # until that share is known; ablation, "few rows".

@@ -186,7 +186,7 @@ class RidgeRegression:
         scale = np.append(scale[:width], _TARGET_COLUMN / self.column_size)
         rows = RowTransform(center=mean, scale=scale, append=_CONSTANT)
         statistic = Gradient(1, "squared")
-        # the weight of the target's column makes scores negative residuals
+        # with this weight of the target's column, each score is minus the residual
         weights, own = np.zeros(width), -1 / _TARGET_COLUMN
         constant = 0.0
         for _ in _RESIDUALS:

@@ -68,10 +68,9 @@ def check_clip(
 
     Notes
     -----
-    Clipped rows and their constant are in one statistic. Its noise grows with the
-    square of clip² + intercept². If the constant is above the clip norm, noise hides
-    the rows. Rows lie on a grid of about clip / 4095. A row shorter than half a step
-    rounds to zero.
+    Clipped rows and their constant are in one statistic, so its noise grows with the
+    constant. If the constant is above the clip norm, noise hides the rows. Rows lie on
+    a grid of about clip / 4095. A row shorter than half a step rounds to zero.
     """
     RowTransform(append=intercept)  # checks the range
     if np.isinf(facts.mu):

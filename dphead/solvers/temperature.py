@@ -22,7 +22,7 @@ from dphead.solvers.head import LinearHead, center_classes, join_intercept
 # results/calibration, "The rule".
 _NOISE, _SIGNAL, _POWER, _LIKELY_SD = 1.2, 0.55, 0.25, 0.2
 _LIKELY_KAPPA = 2.0  # κ without a released accuracy; chosen
-# standard deviation of log T, given the exact accuracy and margin; the same fits
+# standard deviation of log T, given the exact accuracy and margin; the same section
 _MODEL_SD = 0.1
 # Relative error of the noise's part of the margin: the loss shrinks the noise of
 # weights; chosen.

@@ -62,7 +62,7 @@ class CpuSums:
         if not (looped and self._compiled):
             return _rows_by_numpy(ask, block.x)
         if isinstance(statistic, ChannelMoment):
-            # raises for an appended constant
+            # raises for an appended constant, which the kernel does not check
             statistic.rows(transform, block.x[:1], ask.clip_norm)
             return kernels.moment_rows(statistic, transform, block.x, ask.clip_norm)
         clip_norm = ask.clip_norm if statistic.clips == "features" else None

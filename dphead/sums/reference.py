@@ -165,8 +165,8 @@ def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
 
     The key has all that the integers depend on, except the slots: the transform, the
     rows and the clip norm of the features (None if features are not clipped). Transform
-    and rows are compared by identity. Rows of a Gram matrix are not kept, because most
-    fits request the matrix once.
+    and rows are compared by identity. Rows for Gram matrices and Hessians are not kept,
+    because most fits request each of these once.
     """
     statistic = ask.statistic
     # rows that a statistic makes in its own way depend on more than this key
