@@ -338,7 +338,7 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         ------
         ValueError
             If the rows do not match the head. If a row of an array is not finite and
-            the fit was not private, as in scikit-learn.
+            epsilon is infinite, as in scikit-learn.
         """
         scores = self._scores(X, split)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores

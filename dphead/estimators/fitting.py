@@ -460,7 +460,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     ----------
     classes : sequence of shape (n_classes,), default=None
         Public classes, required for a guarantee. Rows with any other label add zero to
-        every sum. None means the classes that a features file declares public.
+        every sum. None means the classes that a features file declares public. For
+        arrays, None needs an infinite epsilon, and means the labels that occur in `y`.
     protect : "image" or None, default=None
         "image" protects single rows even if a features file has groups. None refuses
         such a file, unless `group_cap` is set.

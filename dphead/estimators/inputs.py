@@ -309,8 +309,8 @@ def checked_rows(
 ) -> tuple[Any, Any]:
     """Return X and y after scikit-learn's checks of shapes and dtypes.
 
-    Without privacy, scikit-learn also checks the values. If `y` is passed, these checks
-    use the options `checks`.
+    With an infinite epsilon, scikit-learn also checks the values. If `y` is passed,
+    these checks use the options `checks`.
     """
     # imported here: `PrivateTraining` does not need it, and it takes a second
     from sklearn.utils.validation import check_consistent_length, validate_data

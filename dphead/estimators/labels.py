@@ -115,7 +115,8 @@ def unread_rows(x: Any) -> str:
     """
     x = x.own() if isinstance(x, DeviceRows) else x
     used, squares = np.ones(len(x), bool), np.zeros(x.shape[1])
-    with np.errstate(all="ignore"):  # ignore numbers beyond float32, signaling NaNs
+    # numbers beyond float32 and signaling NaNs would warn
+    with np.errstate(all="ignore"):
         for start in range(0, len(x), _ROWS_AT_ONCE):
             some = slice(start, start + _ROWS_AT_ONCE)
             block = x[some].astype(np.float32)

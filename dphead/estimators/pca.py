@@ -144,8 +144,8 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
         Raises
         ------
         ValueError
-            If the rows do not match the fit. If a row is not finite and the fit was not
-            private.
+            If the rows do not match the fit. If a row is not finite and epsilon is
+            infinite.
         """
         x = self._new_rows(X)
         return float_rows(self.head_.transform, x) @ self.components_.T

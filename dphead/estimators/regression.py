@@ -195,8 +195,8 @@ class DPRegressor(RegressorMixin, HeadEstimator):
         Raises
         ------
         ValueError
-            If the rows do not match the fit. If a row is not finite and the fit was not
-            private.
+            If the rows do not match the fit. If a row is not finite and epsilon is
+            infinite.
         """
         x = self._new_rows(X)
         own = self.coef_[:, None], np.array([self.intercept_])

@@ -69,7 +69,7 @@ def method_of(preset: str | None, method: str) -> str:
 def column(name: str, **where: Any) -> dict[str, Any]:
     """Return the settings in one column of a preset's table.
 
-    Raises ValueError unless exactly one column has these values.
+    Raises ValueError unless exactly one column has the values of `where`.
     """
     every = columns(name)
     found = [settings for settings in every if where.items() <= settings.items()]
