@@ -61,7 +61,7 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     if unknown:
         raise click.BadParameter(
             f"{path} has unknown options: {', '.join(unknown)}. Correct or remove "
-            f"them. dphead {ctx.info_name} --help lists all options."
+            f"them. dphead {ctx.info_name} --help lists the options."
         )
     ctx.default_map = {names[k.replace("-", "_")]: v for k, v in found.items()}
 

@@ -223,8 +223,8 @@ def _row_groups(features: Path, split: str | None) -> Any:
     with open_features(features) as file:
         if file.group is None:
             raise ValueError(
-                "--per-person needs groups, and the source has none. Name the column "
-                "of people by --columns group=NAME."
+                "--per-person needs groups, and the source has none. For images or "
+                "embeddings, name the column of people by --columns group=NAME."
             )
         return file.group[split_slots(file, split)]
 

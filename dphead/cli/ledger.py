@@ -31,11 +31,7 @@ _NEW_PEOPLE = click.option(
 
 @click.group()
 def ledger() -> None:
-    """Show, limit or verify the record of all fits on a data set.
-
-    WHICH is a ledger file, a features file (for the ledger of its data set), or the URL
-    of a team's server (default: DPHEAD_LEDGER).
-    """
+    """Show, limit or verify the record of all fits on a data set."""
 
 
 @ledger.command("init")

@@ -1,7 +1,7 @@
 """Compose the final output of `dphead fit` and `dphead finetune`.
 
 Numbers come from the report, the plan's releases and the metrics of test rows. Figures
-on private test rows are only shown on the screen.
+on private test rows are printed, and are in no file of the run.
 """
 
 import shlex
