@@ -57,7 +57,7 @@ def schedule(
     n_rows : int
         Public number of rows.
     target : Target
-        The budget. epsilon = inf means no noise, and needs batch size and steps.
+        The budget. With epsilon = inf and without noise_multiplier, there is no noise.
     noise_multiplier : float, optional
         The noise multiplier sigma.
     batch_size : int, optional
@@ -78,9 +78,9 @@ def schedule(
     Raises
     ------
     ValueError
-        If a value is out of range, if `steps` are no whole epochs, if the given values
-        exceed the budget, if no value of the missing one meets it, or if the budget
-        allows more steps than MOST_RELEASES.
+        If a value is out of range, if `steps` are not whole epochs, if the given values
+        exceed the budget, if no value of the missing setting keeps the budget, or if
+        the budget allows more steps than MOST_RELEASES.
 
     Notes
     -----
@@ -121,13 +121,14 @@ def schedule(
         assert steps is not None
         sigma, count = noise_multiplier, steps
         batch_size = _largest(
-            lambda b: cost(sigma, b, count) <= epsilon, n_rows, "batch_size", epsilon
+            lambda b: cost(sigma, b, count) <= epsilon, n_rows, "a batch of 1", epsilon
         )
     elif steps is None:
         assert noise_multiplier is not None
         sigma, batch, most = noise_multiplier, batch_size, MOST_RELEASES // whole
+        least = "one step" if whole == 1 else "one epoch"
         epochs = _largest(
-            lambda k: cost(sigma, batch, k * whole) <= epsilon, most, "steps", epsilon
+            lambda k: cost(sigma, batch, k * whole) <= epsilon, most, least, epsilon
         )
         steps = epochs * whole
         if epochs == most:
@@ -159,7 +160,7 @@ def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) 
     """
     if not fits(1):
         raise ValueError(
-            f"--epsilon {as_declared(epsilon)} is too small for {name} = 1. Raise "
+            f"--epsilon {as_declared(epsilon)} is too small for {name}. Raise "
             "--epsilon, or --noise-multiplier."
         )
     high = 2

@@ -94,7 +94,7 @@ def test_allocation_has_the_epochs_of_its_settings():
         ),
         ({"batch_size": 20_000, "steps": 5}, "at most 10000, the number"),
         ({"batch_size": 10, "steps": 10**20}, "steps must be at most"),
-        ({"batch_size": 9_000, "noise_multiplier": 0.3}, "too small for steps = 1"),
+        ({"batch_size": 9_000, "noise_multiplier": 0.3}, "too small for one step"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, message):

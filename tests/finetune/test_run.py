@@ -246,7 +246,7 @@ def test_the_command_trains_a_network_of_ones_own_and_runs_its_code_only_if_aske
     "settings, given, message",
     [
         ({"batch_size": 41}, {}, "--batch-size must be at most 40"),
-        ({"steps": None}, {"epsilon": 1e-9}, "too small for steps"),
+        ({"steps": None}, {"epsilon": 1e-9}, "too small for one step"),
         ({}, {"delta": 0.5, "not_private": False, "seed": None}, "delta"),
     ],
 )
