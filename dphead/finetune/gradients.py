@@ -2,7 +2,7 @@
 
 The sum is a statistic of `dphead.privacy`, computed by torch.
 
-This module is trusted: privacy/proofs/finetune.md proves that one row moves the sum by
+This module is trusted: privacy/proofs/finetune.md proves that each row adds a vector of
 at most the clip norm. A row's gradient is float32 and depends on that row only. Norms
 and clip factors are float64. Each row's clipped gradient becomes integers, so sums over
 rows are exact. Only `dphead.privacy` charges, samples and adds noise.
@@ -44,8 +44,8 @@ from dphead.sums.reference import BlockSum
 # Numbers converted to float64 at a time; chosen, not measured.
 _CPU_FLOAT64_NUMBERS = 2**18
 _GPU_FLOAT64_NUMBERS = 2**24
-# Bounds: proofs/finetune.md.
-CLIP_INTEGERS = 2**20  # the clip norm in units of the integer sum
+# The clip norm in units of the integer sum (proofs/finetune.md).
+CLIP_INTEGERS = 2**20
 # Wait this long for other threads, whose fits use tensors during a step; chosen, not
 # measured.
 _OTHERS_SECONDS = 5.0
@@ -71,8 +71,8 @@ class ModelGradient(Statistic):
     augment : str, default "none"
         Name of the augmentation.
     block_sum : callable, optional
-        Function that returns the summation backend of an audit (`way_of`). None in a
-        fit, which gets its backend elsewhere.
+        Function that returns the summation backend for `dphead.analysis.audit`. None in
+        a fit, which passes its backend to `release`.
 
     References
     ----------
@@ -293,7 +293,7 @@ def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
     ------
     ValueError
         If the computation raises an error: private rows would then add zero in silence.
-        If `refuse_hooks` raises it.
+        Also as `refuse_hooks` does.
     """
     refuse_hooks(gradients.called)
     y = torch.zeros(len(views), dtype=torch.int64, device=views.device)
@@ -339,7 +339,7 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         try:
             alone = [try_rows(gradients, x)[0] for x in views.split(1)]
             (again,), chunk = (try_rows(gradients, x) for x in (views[:1], views))
-            # the tensors that torch.func wrapped
+            # torch.func wraps every tensor that it computes from rows
             kept = [
                 weakref.ref(one)
                 for one in gc.get_objects()
