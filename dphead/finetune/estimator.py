@@ -300,7 +300,8 @@ class DPFinetuneClassifier(PrivateClassifier):
         Raises
         ------
         ValueError
-            If the folder holds no usable network, or `model` is missing or another.
+            If the folder holds no usable network, or `model` is missing or differs from
+            the network in the folder.
         """
         network, state, facts = read_network(folder, model=model)
         of = network.spec.model

@@ -141,7 +141,10 @@ class NetworkSpec:
         return self.images * (size + 1) or size
 
     def random(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Return public random rows (n, n_features), float32, with classes."""
+        """Return public random rows (n, n_features), float32.
+
+        The images of groups have random classes.
+        """
         x = rng.random((n, self.n_features), np.float32)
         if self.pixels:
             x *= 255
@@ -245,10 +248,10 @@ class Network:
     Raises
     ------
     ValueError
-        If `build_network` raises it, or for a user's code `refuse_memory`. If the loss
-        calls layers of `module` itself. Without `row_loss`, also if the model does not
-        accept rows of this shape, does not return a score for each class, or mixes
-        rows.
+        As `build_network` does, and for a user's code as `refuse_memory` does. Also if
+        the loss calls layers of `module` itself. Without `row_loss`, also if the model
+        does not accept rows of this shape, does not return a score for each class, or
+        mixes rows.
     """
 
     def __init__(

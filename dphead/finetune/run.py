@@ -194,9 +194,10 @@ def finetune(
 
 
 def _network(options: FinetuneOptions, data: Data) -> Network:
-    """Return the network on this process's device, with its own GPU for "cuda".
+    """Return the network on this process's device.
 
-    Raises ValueError if torch cannot use the device.
+    Under torchrun, "cuda" means the process's own GPU. Raises ValueError if torch
+    cannot use the device.
     """
     spec = network_spec(
         options.settings,

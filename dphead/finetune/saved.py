@@ -33,9 +33,9 @@ def save_network(
 ) -> str:
     """Write model.safetensors and model.json, and return the sha256 of the tensors.
 
-    model.safetensors holds all weights, and the transform of the rows, if any. Trained
-    weights are the average of the training. Low-rank updates are added to the weights,
-    so a reader needs no adapter.
+    model.safetensors holds all weights, and the transform of the rows, if any. The
+    trained weights are `state.average`: the last weights or their moving average.
+    Low-rank updates are added to the weights, so a reader needs no adapter.
     """
     network.gradients.set(torch.from_numpy(state.average).to(network.device))
     tensors = {

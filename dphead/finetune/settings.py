@@ -382,7 +382,7 @@ class Settings(Step, ModelSpec):
         """Return the settings with `steps` and `learning_rate` in place of aliases.
 
         The aliases are `epochs` and `base_learning_rate`. Raises ValueError as
-        `check_complete`.
+        `check_complete` does.
         """
         self.check_complete()
         found, batch = self, self.batch_size

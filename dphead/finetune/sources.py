@@ -320,7 +320,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     ValueError
         If the user must name the images' data set.
     LedgerError or ExtractError
-        If groups cannot be compared, or as `declared_people`.
+        If groups cannot be compared, or as `declared_people` does.
     """
     if data.digests is None:
         return data
@@ -341,7 +341,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     recorded, notable = not options.dry_run, [one for one in known if one.notable]
     with people.held():
         uncounted = options.ledger is None and np.isinf(options.epsilon)
-        # a declaration that a report states is checked and recorded
+        # the report states a declaration, so it must be checked and recorded
         uncounted &= people.system is None
         # the budget of a known data set, if any, covers every fit
         if in_memory or (uncounted and not named and not notable):
@@ -414,8 +414,8 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     ):
         if got != wanted:
             raise ValueError(
-                f"test rows must have the {name} of the training rows "
-                f"({typed(wanted)}), got {typed(got)}. Prepare both sources with the "
-                "same options and image size."
+                f"test rows must have the same {name} as the training rows, got "
+                f"{typed(got)} instead of {typed(wanted)}. Prepare both sources with "
+                "the same options and image size."
             )
     return data.measured.labeled(len(own.class_names), path), origin
