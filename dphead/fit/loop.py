@@ -129,8 +129,8 @@ def _solved(
         asked = [one.label for one in asks]
         if asked != labels[done : done + len(asked)]:
             raise RuntimeError(
-                f"the solver {solver.name} requested {', '.join(map(repr, asked))}, "
-                f"which is not release {done} of its plan. Request the planned "
+                f"the solver {solver.name} requested {', '.join(map(repr, asked))} at "
+                f"release {done + 1}, but its plan differs. Request the planned "
                 "releases in their order."
             )
         answers = [*released(asks, done)]

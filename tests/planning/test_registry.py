@@ -104,8 +104,8 @@ def test_the_example_is_a_method_of_the_command_line(angles, tmp_path):
 @pytest.mark.parametrize(
     "method, settings, message",
     [
-        ("greedy", {}, "requested 'class sums', which is not release"),
-        ("greedy", {"label": "more"}, "requested .*, which is not release"),
+        ("greedy", {}, "requested 'class sums' at release 2, but its plan"),
+        ("greedy", {"label": "more"}, "requested .* at release 2, but its plan"),
         ("swapped", {}, "and the charged plan has"),
     ],
 )
