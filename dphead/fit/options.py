@@ -100,7 +100,7 @@ PRESET = _method_option(
 )
 _AXES_FROM = _method_option(
     "Features file of public images by the same backbone. With few training images, "
-    "the head uses the principal axes of the public images only.",
+    "or with --axes-count, the head uses only the principal axes of the public images.",
     existing="a features file",
     shared=False,
 )
@@ -118,8 +118,8 @@ _SET = _method_option(
     metavar="NAME=VALUE",
 )
 MEMORY = memory_option(
-    "Limit on the memory for blocks and sums in each process, such as 2GB. Default: "
-    "what the machine has.",
+    "Limit on the memory of each process, such as 2GB. Default: what the machine, its "
+    "container and `ulimit -v` allow.",
     read=n_bytes,
     metavar="SIZE",
     shared=False,
