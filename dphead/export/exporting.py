@@ -83,7 +83,8 @@ def export(
     out : str or Path
         A new or empty folder.
     weights : str or Path, optional
-        Local weights file of the backbone, for timm and onnx. Default: timm's weights.
+        Local weights file of the backbone, for timm and onnx. Default: local weights
+        that this machine knows (`known_weights`), else timm's weights.
     model : str or nn.Module, optional
         The user's own network, as in `load_network`.
 

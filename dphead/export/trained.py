@@ -54,7 +54,7 @@ class Trained:
     guarantee : dict
         The result of `guarantee_of`.
     weights : Path or None
-        Weights file of the backbone; None for timm's own weights.
+        Local weights file of the backbone, or None, as in `exporting.export`.
     model : str, nn.Module or None
         The user's own network, as in `load_network`.
     """

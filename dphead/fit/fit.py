@@ -66,7 +66,7 @@ class About:
     warnings : tuple of str
         Warnings for the report.
     elsewhere : tuple of dict
-        Entries (`Elsewhere.fact`) of ledgers that the fit's ledger does not count.
+        Entries (`Elsewhere.fact`) of other ledgers with fits on the same images.
     """
 
     source: SourceFacts
@@ -184,8 +184,8 @@ class Fit(Generic[_T]):
         ------
         ValueError
             If the rows do not have the plan's sizes, if they have label sets that a
-            release does not support, if `check_duration` refuses the fit, if jax traces
-            it, or if processes differ.
+            release does not support, if `check_duration` refuses the fit, if processes
+            differ, or if this runs in a function that jax traces.
         RuntimeError
             If a sum of hostile rows is wrong.
         """
@@ -204,7 +204,7 @@ class Fit(Generic[_T]):
         return seconds
 
     def _check_sizes(self) -> None:
-        """Raise ValueError if rows differ from the plan's sizes or have unusable sets.
+        """Raise ValueError if rows lack the plan's sizes or have unusable label sets.
 
         A private number of rows is not compared.
         """
@@ -300,8 +300,8 @@ def _check_takes_sets(solver: Solver[Any], facts: ProblemInfo) -> None:
         if not planned.statistic.takes_sets:
             raise ValueError(
                 f"method {solver.name!r} cannot use rows with several classes, because "
-                f"{planned.statistic.name} needs one class per row. Use auto, dp-sgd, "
-                "dp-adam, dp-optax, dp-fc or dp-newton, with the sigmoid loss."
+                f"its sum {planned.statistic.name} needs one class per row. Use auto, "
+                "dp-sgd, dp-adam, dp-optax, dp-fc or dp-newton, with the sigmoid loss."
             )
 
 

@@ -375,8 +375,7 @@ def split_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split row indices at random into rows to train on and held-out rows.
 
-    No group has rows in both parts, so more rows can be held out than `forecast`
-    documents.
+    No group has rows in both parts, so more than a fifth of the rows can be held out.
 
     Parameters
     ----------

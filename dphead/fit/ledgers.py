@@ -109,7 +109,10 @@ def counted_in(dataset_id: str) -> str:
 
 
 def _noted_in(dataset_id: str, fact: str) -> str | None:
-    """Return an entry of a data set's ledger, of this home or the team's, or None."""
+    """Return an entry of a data set's ledger, or None if it has none.
+
+    The ledger of this home is read first, then that of the team.
+    """
     path, url = default_ledger_path(dataset_id), team_url()
     places = [path] if path.is_file() else []
     for place in (*places, *([] if url is None else [url])):
@@ -418,7 +421,7 @@ def _of_home(kind: type[ImageIndex], name: str) -> ImageIndex:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Describe a ledger on the same images that the run's ledger does not count.
+    """Describe another ledger that may have fits on the run's images.
 
     Attributes
     ----------

@@ -68,7 +68,7 @@ class _Share:
     Attributes
     ----------
     features : int
-        Bytes of loaded features. 0 streams the features.
+        Bytes of loaded features, or 0 if blocks of features are read in each pass.
     kept : int
         Bytes of integer rows kept between passes.
     """
