@@ -164,7 +164,8 @@ def _numbers(output: Any) -> np.ndarray:
     if found.dtype.kind not in "biuf" or not found.size:
         raise ValueError(
             f"An output of `function` has {found.size} values of type {found.dtype}. "
-            "Return real numbers, for example the real and the imaginary parts."
+            "Return real numbers, at least one. For example, return the real and the "
+            "imaginary parts of a complex number."
         )
     found = np.array(given, float).ravel()
     if not np.isfinite(found).all():

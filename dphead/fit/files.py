@@ -67,8 +67,8 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     own = [name_of(name) or "" for name in file.class_names or ()]
     if own and classes and classes != own:
         raise ValueError(
-            f"--classes {','.join(classes[:5])} differs from the file's classes "
-            f"{','.join(own[:5])}. Drop --classes."
+            f"--classes does not list the file's classes, {','.join(own[:5])}"
+            f"{',...' if len(own) > 5 else ''}, in this order. Drop --classes."
         )
     classes = classes or (file.class_names if file.classes_public else None) or []
     if len(set(classes)) < max(2, len(classes)):

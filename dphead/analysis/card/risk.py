@@ -64,7 +64,7 @@ def limits_of(report: dict[str, Any]) -> list[Limits]:
     if not math.isfinite(g["epsilon"]):
         raise ValueError(
             f"bounds on an attack need a finite epsilon, got {g['epsilon']}. Fit "
-            "again with a finite epsilon."
+            "again with a finite epsilon and without a seed."
         )
     relation = g["neighboring_relation"]
     replaced, *_ = both = comparisons(relation)
