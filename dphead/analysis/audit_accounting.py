@@ -24,8 +24,8 @@ _LOSS_GRID = 2.0**-11  # spacing of losses
 _LARGEST_LOSS = 128.0  # largest absolute loss of the composition
 _OUTCOMES = 100_001  # points of one release, within _TAILS deviations of its means
 _TAILS = 12.0
-_RATIO_TAILS = 7.0  # deviations covered by an allocated step's likelihood ratio
-_RATIO_CELLS = 2**20  # cells of the grid of this likelihood ratio
+_RATIO_TAILS = 7.0  # as _TAILS, for a step of an epoch (`_epoch`)
+_RATIO_CELLS = 2**20  # cells from 0 to the largest likelihood ratio of such a step
 
 
 def recomputed_epsilon(
@@ -130,7 +130,7 @@ def _on_grid(place: np.ndarray, chances: np.ndarray, size: int) -> np.ndarray:
 def _normal_cells(
     z: np.ndarray, means: Sequence[float], weights: Sequence[float]
 ) -> np.ndarray:
-    """Return a normal mixture's probabilities of cells around points of an even grid.
+    """Return the probabilities of a normal mixture, in cells around even grid points.
 
     They are normalized, because the tails beyond the grid are cut off.
     """
@@ -174,7 +174,7 @@ def _epoch(mu: float, steps: int, direction: str) -> tuple[np.ndarray, np.ndarra
     z = np.linspace(-_RATIO_TAILS, _RATIO_TAILS + mu, _OUTCOMES)
     ratios = np.exp(mu * z - mu * mu / 2)
     width = float(ratios[-1]) / _RATIO_CELLS
-    # the other steps have mean 1 and rarely exceed it by much
+    # the other steps' ratios have mean 1, and their sum rarely exceeds `steps` by much
     size = 2 ** math.ceil(math.log2(2 * _RATIO_CELLS + steps / width))
 
     def transform(mean: float) -> np.ndarray:

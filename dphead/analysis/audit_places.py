@@ -106,7 +106,10 @@ def _slots(n_rows: int) -> np.ndarray:
 
 
 def _elsewhere(problem: Problem, slot: int | None = None) -> Problem:
-    """Return the problem with new shared rows, and its canary in `slot` or anywhere."""
+    """Return the problem with new shared rows, and its canary in `slot`.
+
+    Without `slot`, the canary gets a random slot.
+    """
     random = np.random.default_rng()
     facts, copies = problem.facts, problem.copies
     count = int(random.integers(min(SHARED_ROWS, facts.n_rows - copies) + 1))

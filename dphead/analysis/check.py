@@ -176,7 +176,10 @@ def _of_rows(run: FinishedRun) -> Iterator[Finding]:
 
 
 def _preprocessing(run: FinishedRun) -> Iterator[Finding]:
-    """Yield a finding if a row's features may depend on other rows."""
+    """Yield findings on features and on values of the head that may depend on all rows.
+
+    Values of the head that a release computed are covered.
+    """
     own = run.report["data"].get("extraction") or (run.head or {}).get("extraction")
     for what, todo in _of_extraction(own):
         yield Finding(_PREPROCESSING, what, _FITTED, todo)
@@ -431,7 +434,8 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
                 "Fits on other data sets of the id system can add to this epsilon",
             )
         )
-    for finding in ended:  # the sum of fits with sampled batches takes a while
+    # sum the fits only here, because the sum with sampled batches takes a while
+    for finding in ended:
         total = f"epsilon {rounded_up(run.spent_now.epsilon)} at delta "
         total += as_declared(now["delta"])
         todo = f"State the plain sum of all fits, {total}, where you publish the run"

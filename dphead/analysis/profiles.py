@@ -64,7 +64,7 @@ PROFILES = {  # name: (accountant, orders of an RDP accountant, what it is)
 
 
 class Outcome(NamedTuple):
-    """Hold `epsilon` under one profile, or None and a `reason`."""
+    """Hold the epsilon of one profile. If it is None, `reason` says why."""
 
     epsilon: float | None
     reason: str

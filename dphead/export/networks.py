@@ -31,8 +31,8 @@ from dphead.export.trained import (
 from dphead.fit.files import backbone_options
 from dphead.privacy.transform import RowTransform
 
-TRIED = 4  # number of random test images; chosen
-_OPSET = 18  # ONNX opset of torch's exporter, which needs no conversion
+TRIED = 4  # number of random images or other rows; chosen
+_OPSET = 18  # ONNX opset that torch's exporter writes without a conversion
 
 
 class Answers(nn.Module):

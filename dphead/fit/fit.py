@@ -308,7 +308,7 @@ def _check_takes_sets(solver: Solver[Any], facts: ProblemInfo) -> None:
 def array_sum(plan: FitPlan[Any], backend: str = "numpy") -> VerifiedSum:
     """Return a backend's verified sum, for rows in memory.
 
-    Raises ValueError if the fit does not fit in this machine's memory.
+    Raises ValueError if the fit needs more memory than this process can use.
     """
     # not the number of these rows, which is private under add/remove
     n_rows = plan.facts.n_rows

@@ -396,9 +396,10 @@ class _OwnPeople(ImageIndex):
 
 
 class _OwnImages(ImageIndex):
-    """Index the images of a home that has used no server.
+    """Index the images of this home.
 
-    Other members would not know images that are added here alone.
+    A home with a ledger on a server cannot add images here alone, because the other
+    members of the team would not know them.
     """
 
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
@@ -533,8 +534,8 @@ def check_alone(
         if budget is not None and other.fits != 0:
             todo = "Use a ledger without a budget, and state the epsilon of each."
             raise LedgerError(
-                f"a budget must count every fit on the same images, got {other} in "
-                f"addition to {own}. Nothing was charged or set. "
+                f"a budget must count every fit on the same images, and the ledger "
+                f"{own} does not count {other}. Nothing was charged or set. "
                 f"{_remedy(other) or todo}"
             )
     _check_seen(own)
@@ -708,7 +709,7 @@ def charging(
     people : mapping, optional
         Their id system when the fit was prepared (`declared_people`).
     """
-    # the name of a ledger on a server contains its data set's id, even without rows
+    # the name of a ledger on a server contains its data set's id, even if it is empty
     dataset_id = ledger.dataset_id if ledger.url else ledger.meta("dataset_id")
     # A team's server knows budgets of the same images, even if the home is not usable.
     if dataset_id is None or not (ledger.url or team_url() or has_home()):

@@ -211,7 +211,7 @@ def is_noted(book: Ledger, dataset_id: str | None) -> bool:
 
 
 def _fits(book: Ledger, notes: Mapping[str, _Note]) -> bool:
-    """Return whether the notes of a ledger's names are all of this ledger."""
+    """Return whether all notes at a ledger's names describe this ledger."""
     kept = {note.identity for note in notes.values()}
     # An earlier version noted no identity. The noted ledger was charged or closed, so
     # one without a seal is another ledger.
@@ -256,11 +256,11 @@ def note_ledger(
 
 
 def _note_of(book: Ledger, new_budget: Mapping[str, float] | None = None) -> _Note:
-    """Return what is noted of a ledger, with `new_budget` if it can be set."""
+    """Return the note of an open ledger, with `new_budget` if it can be set."""
     # a new budget for a ledger with fits will be refused
     kept = book.budget() or (not book.count_fits() and new_budget) or {}
     budget = {key: kept[key] for key in ("epsilon", "delta") if key in kept}
-    # no links in the home's folder: if one is deleted, a new ledger may begin
+    # no links in the home's folder: if one is deleted, a new ledger may take its name
     home = os.path.realpath(home_folder("ledgers"))
     folders = {one: os.path.realpath(os.path.dirname(one)) for one in book.links}
     links = tuple(one for one, folder in folders.items() if folder != home)

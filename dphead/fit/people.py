@@ -125,7 +125,7 @@ def declare_people(
                 if ledger.meta(MOVED) is None and ledger.meta(PEOPLE) is None:
                     _fix(ledger, people, compared[dataset_id])
             note_ledger(book.path, counts, book)  # notes the file behind a link
-            # the shared ledger has groups of several data sets
+            # the shared ledger has groups of several data sets, so none are compared
             groups = compared[dataset_id] if new else None
             _fix(book, people, groups)
             if merged:

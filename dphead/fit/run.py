@@ -65,7 +65,7 @@ from dphead.sums.verified import VerifiedSum
 _Announce = Callable[[Fit[LinearHead], float], None]
 
 
-# rows to measure on (n, n_features), their classes (n,) and `files.test_origin`
+# rows to measure on (n, n_features), their classes (n,), origin (`files.test_origin`)
 _TestRows = tuple[np.ndarray, np.ndarray, str]
 
 
@@ -158,9 +158,9 @@ def _open_rows(
 def plan_fits(
     options: FitOptions, epsilons: Sequence[float]
 ) -> tuple[dict[str, Any], Tried, dict[float, FitPlan[LinearHead]]]:
-    """Return whether the budget of a data set admits several fits, in their order.
+    """Plan several fits, and find the first one that the ledger would refuse.
 
-    Nothing is charged.
+    Nothing is charged. The fits are tried in their order.
 
     Parameters
     ----------

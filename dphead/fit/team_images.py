@@ -105,7 +105,7 @@ class TeamImages(ImageIndex):
         return sorted(every.values(), key=Overlap.order)
 
     def _decoded(self, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the home's digests of images decoded here, and a mask of them (k,)."""
+        """Return the home's digests of images decoded here, and a mask of `digests`."""
         canonical = digests if digests.ndim == 1 else digests[:, 0]
         found = [self._at_home.get(one) for one in canonical.tolist()]
         known = np.array([one is not None for one in found], bool)
