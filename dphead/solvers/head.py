@@ -210,7 +210,7 @@ class LinearHead:
         if np.shape(x)[1:] != (self.n_features,):
             raise ValueError(
                 f"Rows must have the head's {self.n_features} features, got shape "
-                f"{np.shape(x)}. Extract them with the training set's settings."
+                f"{np.shape(x)}. Make them as the training rows were made."
             )
         x = x if self.axes is None else self.axes.rows(x)
         rows = float_rows(self.transform, x)

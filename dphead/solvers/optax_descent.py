@@ -142,7 +142,7 @@ class OptaxDescent(GradientDescent):
             raise ValueError(
                 "optimizer must compute its update from one gradient and the weights, "
                 f"got {typed(self.optimizer) if named else type(made).__name__}: "
-                f"{why.rstrip('.')}. Use another one, such as lion."
+                f"{why.rstrip('.')}. Use a different optimizer, such as lion."
             )
         if isinstance(self.optimizer, str):
             return repr(self)

@@ -79,7 +79,7 @@ def check_clip(
         raise ValueError(
             f"`intercept` must be at most `feature_clip`, got {intercept:g} and "
             f"{clip:g}. Noise grows with the intercept, and would hide the rows. Use a "
-            "smaller intercept, or 0."
+            "smaller intercept."
         )
     if norm is None:
         return

@@ -121,8 +121,8 @@ def check_equal(
             mirror(total)
     if not all(np.array_equal(total, wanted) for total in found):
         raise RuntimeError(
-            "A fast sum differs from the reference. Use `dphead fit --backend "
-            "reference`, and please report this text and your processor: "
+            "A fast sum differs from the reference. `dphead fit --backend reference` "
+            "avoids fast sums. Please report this text and your processor: "
             f"{type(block_sum).__name__}, {ask.statistic.name}."
         )
 
