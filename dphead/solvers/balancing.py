@@ -14,7 +14,7 @@ from dphead.solvers.settings import OFF, Setting
 
 BALANCED = Setting(
     "Weight all classes equally: subtract the log of noisy class frequencies from "
-    "the scores.",
+    "the scores (auto: only if released counts show a gain).",
     source=OFF,
     option=True,
 )
@@ -34,7 +34,7 @@ def check_balanced(balanced: bool, loss: str, intercept: float) -> None:
         raise ValueError(
             "`balanced` needs the softmax loss and an intercept, got the loss "
             f"{loss} and the intercept {intercept:g}. Use `--loss softmax --intercept "
-            "0.3` (`loss='softmax', intercept=0.3`)."
+            "0.3` (`loss='softmax', intercept=0.3`), or drop `balanced`."
         )
 
 

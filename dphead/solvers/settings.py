@@ -73,7 +73,10 @@ FEATURE_CLIP = Setting(
     "Clip norm of features.", POSITIVE, "the norm of unit rows", option=True
 )
 INTERCEPT = Setting(
-    "Constant appended to each row (0: none).", NOT_NEGATIVE, OFF, option=True
+    "Constant appended to each row (0: none; prototypes need a positive constant).",
+    NOT_NEGATIVE,
+    OFF,
+    option=True,
 )
 INITIAL_BIAS = Setting("Score of every class before the first step.", _FINITE, OFF)
 
