@@ -21,7 +21,7 @@ from scipy.stats import binom, chi2, kstest, norm, poisson, t
 # Chosen, not measured.
 _MAX_WATCHED = 64  # entries kept for each release
 _MAX_KEPT = 10_000_000  # values kept for each kind of release
-_MAX_COMPARED = 200_000  # sample size of a Kolmogorov-Smirnov test
+_MAX_COMPARED = 200_000  # largest sample of a Kolmogorov-Smirnov test
 _TAILS = np.array([1.0, 2.0, 3.0, 4.0])  # deviations beyond which draws are counted
 # bits of a number that are tested together, and bits by which the deviation must exceed
 # them. Modulo 2**k, noise with a deviation of 2**(k + 1.5) is uniform to 1e-60.

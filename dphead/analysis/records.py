@@ -407,9 +407,10 @@ def _ledger_fits(
 ) -> dict[str, Any]:
     """Return "fits", "limit" and "merged" of the ledger that now counts the run.
 
-    If the ledger is unreachable, the result is empty. If it does not count the run, the
-    result has only "lost": the path of an older copy or of `given`, or None for a
-    different ledger in the place of the run's own.
+    If the ledger is unreachable, the result is empty. If it was closed and the place
+    that it names cannot be read, the result has only "merged", this place. If it does
+    not count the run, the result has only "lost": the path of an older copy or of
+    `given`, or None for a different ledger in the place of the run's own.
 
     Raises ValueError if the ledger contradicts the report, or if `given` is missing.
     """

@@ -187,7 +187,7 @@ class Fit(Generic[_T]):
             release does not support, if `check_duration` refuses the fit, if processes
             differ, or if this runs in a function that jax traces.
         RuntimeError
-            If a sum of hostile rows is wrong.
+            If a sum of hostile rows is wrong (`VerifiedSum.check`).
         """
         with all_or_none(self.hosts):
             if uses_jax(self.backend) or hasattr(self.plan.solver, "needs_jax"):
@@ -427,8 +427,8 @@ def charge_ledger(
 def _check_own(ledger: Ledger, seed: int | None) -> None:
     """Raise LedgerError unless the ledger is in memory and holds no private fit.
 
-    A fit with a seed or without noise needs such a ledger: its epsilon is infinite, and
-    no charge can be undone.
+    Without a confirmation (`not_private`), a fit with a seed or without noise needs
+    such a ledger: its epsilon is infinite, and no charge can be undone.
     """
     if ledger.path == IN_MEMORY and not any(
         event.noise_multiplier for event in ledger.events()

@@ -609,8 +609,9 @@ def check_store(
         todo = "Repeat the command `dphead ledger people` of its features files first."
     elif moving is not None and (moving.count_fits() or moving.budget()):
         todo = (
-            "It cannot move to the server, which takes only one ledger with fits or a "
-            "budget of a data set. Unset DPHEAD_LEDGER to charge these images here. "
+            "It cannot move to the server, which takes only one ledger of a data set "
+            "that has fits or a budget. Unset DPHEAD_LEDGER to charge these images "
+            "here. "
             f"{_OTHER_HOME}"
         )
     if one.fits is None:
