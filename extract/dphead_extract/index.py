@@ -244,7 +244,7 @@ class ImageIndex:
         The result is False if the entry was lost or replaced, such as by an older copy.
         """
         known = self._stored(dataset_id + _MARKS)
-        if not len(known):  # a read makes no key
+        if not len(known):  # a read must not create the key
             return False
         marks = [self._state(dataset_id), *self._blocks(dataset_id, salt, blocks)]
         return bool(np.isin(np.array(marks, np.uint64), known).all())
@@ -474,7 +474,7 @@ class ImageIndex:
         entries = (name, *self._parts(name))
         theirs = [_canonical(self._stored(one), pairs) for one in entries]
         found = product(own, theirs)
-        next(found)  # skip the pair of all images
+        next(found)  # skip the pair of two whole data sets
         return any(
             (shared := _common(*pair)) > 0
             and (
@@ -710,7 +710,7 @@ def _make_private(folder: Path) -> None:
             sync_path(one.parent)
         writable = os.access(folder, os.W_OK)
     except OSError as error:
-        # a file has the name of the folder, so the index cannot exist
+        # the last two errors: a file has the name of the folder
         if error.errno not in (*FOREIGN, errno.EEXIST, errno.ENOTDIR):
             raise
         writable = False

@@ -315,7 +315,7 @@ class Loop:
         return -(-self.header.block_rows // self.job_rows) if on_cpu else 1
 
     def _raw_batches(self) -> Iterator[list[_RawRow]]:
-        """Yield the undecoded rows of each job, with their digests of the survey.
+        """Yield the undecoded rows of each job, with their digests from the survey.
 
         They are read in order, because a table has no fast access to a single row.
         """
@@ -334,7 +334,7 @@ class Loop:
     def _batch(
         self, rows: list[_RawRow]
     ) -> tuple[list[torch.Tensor], dict[str, np.ndarray]]:
-        """Return a job's features, on a GPU its pixels, and its other columns.
+        """Return a job's features (on a GPU its pixels instead) and its other columns.
 
         There is one tensor of features or pixels for each backbone.
         """

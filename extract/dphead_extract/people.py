@@ -247,7 +247,7 @@ class People:
                 )
 
     def _remedy(self, theirs: str | None) -> str:
-        """Return what to type if people are known in the ledger of `theirs`."""
+        """Return what to type if the ledger of data set `theirs` has these people."""
         if self.new and theirs == self._system_id():
             return (
                 "Drop --new-people: the system's data sets share one ledger. If this "

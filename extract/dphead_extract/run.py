@@ -177,7 +177,7 @@ def extract(
     for one, backbone in zip(several, backbones, strict=True):
         _check_images(found, part, one, backbone)
     if options.same_data_as is not None and options.index is not None:
-        # before a file has the id of that data set, and the index its images
+        # check before a file gets the id of that data set, and the index these images
         with open_same(options.same_data_as, options.dataset_id, n_rows) as other:
             salt, rows = other.salt, slice(part.first, part.first + part.n_rows)
             expected = other.row_digest[rows]
@@ -200,7 +200,7 @@ def extract(
         overlaps: list[Overlap] = []
         if options.index is not None:
             _check_written(options.index, part, targets, workers)
-            # before the first row, so that the index has the images of a killed run
+            # add before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)
             overlaps = options.index.overlaps(seen, but=writer.dataset_id)
         done_before, began = writer.next_row, time.perf_counter()
@@ -300,9 +300,8 @@ def _check_written(
             read = np.flatnonzero(file.valid[: writer.next_row])
             if not np.array_equal(file.row_digest[read], now[read]):
                 raise ExtractError(
-                    f"{str(writer.path)!r} has rows of other images than the source "
-                    "has now, under the same names. Choose another -o, or remove the "
-                    "file."
+                    f"{str(writer.path)!r} has rows of images that have changed in the "
+                    "source since. Choose another -o, or remove the file."
                 )
 
 

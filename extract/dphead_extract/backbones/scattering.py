@@ -175,7 +175,7 @@ class ScatterNet(nn.Module):
         return (squares[..., 0] + squares[..., 1]).sqrt_()
 
     def _average(self, signal: torch.Tensor, j: int, out: torch.Tensor) -> None:
-        """Write local means of a signal at scale j to `out`."""
+        """Write local means of a signal, which holds every 2**j-th pixel, to `out`."""
         left = self.get_buffer(f"left{j}")
         right = self.get_buffer(f"right{j}")
         columns = (signal @ right.T).transpose(-1, -2)

@@ -119,8 +119,8 @@ class Columns:
             is_role = any(_is_called(name, role) for role in ROLES)
             if not name or is_index or is_role:
                 raise ExtractError(
-                    f"--columns features=A,B,... is required for {str(path)!r}, which "
-                    f"has a column {name!r}. Name the features."
+                    f"--columns features=A,B,... is required for {str(path)!r}, whose "
+                    f"column {name!r} may not be a feature. Name the features."
                 )
         patterns = self.features or ("*",)
         return list(

@@ -176,7 +176,7 @@ class Source(Roles):
         other forms. All forms ignore the declared range. Otherwise the same images
         under another range would be a new data set with a new budget.
         """
-        assert raw is not None  # a decoded image has bytes
+        assert raw is not None  # None is a missing file, which has no decoded image
         levels: np.ndarray | None = image
         if self.pixels != PixelRange():
             try:
@@ -229,7 +229,7 @@ def _canonical(samples: np.ndarray | None, levels: np.ndarray | None) -> np.ndar
     pixels = levels
     if samples is not None and (wide or levels is None):
         pixels = samples.astype(np.float64) + 0.0  # -0.0 becomes 0.0
-        # 8 bits stored as 16: times 257, as image formats define it, or unchanged
+        # 16-bit files hold 8-bit values times 257, as formats define it, or unchanged
         for step in (257, 1):
             small = pixels / step
             if small.min() >= 0 and small.max() <= _WHITE and not (small % 1).any():

@@ -190,8 +190,9 @@ def list_rows(
 
 
 def _check_found_classes(source: Source, declared: SourceOptions) -> None:
-    """Raise ExtractError if no image has a class, or a class is named like a split.
+    """Raise ExtractError if no image has a class, or a folder is named like a split.
 
+    With a declared layout or declared classes, folders may have the names of splits.
     The check never changes how a path is read.
     """
     names, classes = source.class_names or [], declared.classes

@@ -45,7 +45,7 @@ def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
             "cannot be read: it is damaged, of another kind, or larger than the "
             "memory. Restore the file, or save its arrays again with `numpy.savez`"
         )
-        if "Object arrays" in str(error):  # numpy's words, without a type of their own
+        if "Object arrays" in str(error):  # numpy has no exception type for this
             cause = (
                 "has an array of Python objects, which dphead does not unpickle. Save "
                 "the array as numbers or texts with `numpy.savez`"

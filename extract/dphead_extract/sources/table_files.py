@@ -82,7 +82,7 @@ class TableFile:
             return None
         is_list = isinstance(said, list)
         if is_list and all(isinstance(name, str | int | float) for name in said):
-            return [str(name) for name in said]  # same names as in the package datasets
+            return [str(name) for name in said]  # as the package `datasets` names them
         if kind == "ClassLabel":
             raise ExtractError(
                 f"The header of {self.path} has no names for the class labels of the "
