@@ -433,8 +433,8 @@ class PrivateTraining:
         # neither the loss nor another thread can step
         if self._gradients is None or not self._idle.acquire(blocking=False):
             raise ValueError(
-                "this training is closed, or a step runs. Iterate inside its `with` "
-                "block, in one thread."
+                "this training is closed, or another step is running. Iterate inside "
+                "its `with` block, in one thread."
             )
         try:
             # before `_released`, because an error in it ends the training
@@ -508,9 +508,10 @@ class PrivateTraining:
         replaced = any(self._trained.get(n) is not p for n, p in trained(given))
         if shapes != found or replaced:
             raise ValueError(
-                f"the module trains {len(found)} tensors that are not the "
-                f"{len(shapes)} of the charge. Keep its parameters, with their names, "
-                "shapes and `requires_grad`, and load weights without `assign`."
+                "the module must train the same parameters as at the charge, got "
+                f"{len(found)} now and {len(shapes)} then. Keep the parameters, with "
+                "their names, shapes and `requires_grad`, and load weights without "
+                "`assign`."
             )
         before, after = _fixed(own), _fixed(given)
         for name in before | after:
