@@ -151,7 +151,7 @@ class WithOptions(click.Command):
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """Write the options by section, in the sections' order."""
+        """Write the options by section, in the order of each section's first option."""
         found: dict[str, list[tuple[str, str]]] = {}
         for option in self.get_params(ctx):
             title = getattr(option, "heading", PRINTED)

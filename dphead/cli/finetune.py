@@ -22,7 +22,7 @@ _SET = (
 
 
 class _WithTraining(WithOptions):
-    """Add the settings of a training as options."""
+    """Add the settings of network training as options."""
 
     def settings(self) -> list[click.Parameter]:
         """Return `--set`, and one option per setting that has `option`."""

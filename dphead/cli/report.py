@@ -23,8 +23,8 @@ from dphead.cli.text import say
 @click.option(
     "--about",
     type=values.PATH,
-    help="TOML file with institution, purpose, contact, date and limits, copied to the "
-    "run. Default: RUN/about.toml.",
+    help="TOML file with institution, purpose, contact, date and limits. Without "
+    "--output, it is copied to the run. Default: RUN/about.toml.",
 )
 @click.option(
     "-o",

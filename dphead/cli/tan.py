@@ -116,8 +116,8 @@ def _show(
 @click.option(
     "--steps",
     callback=values.read_by(separated(int, 1, "whole numbers: 250,500")),
-    help="Numbers of steps to compare, such as 250,500. Default: 250, 500, 1000 and "
-    "so on, up to 64000.",
+    help="Numbers of steps to compare, such as 250,500. Default: the steps of "
+    "--simulated, or else 250, 500, 1000 and so on, up to 64000.",
 )
 @click.option(
     "--simulated",
