@@ -27,7 +27,7 @@ _PRIVATE = "private, for the data holder only: "
 _DO_NOT_PUBLISH = "Do not publish this line."
 # types of labels that can match a class, by the kind of the classes' dtype
 _TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}
-# Python types of classes by the kind of their dtype; others are strings
+# how a class is read from its name, by the kind of its dtype; else it is the name
 _KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
 
 

@@ -45,7 +45,8 @@ _told: set[tuple[str, str]] = set()  # (family, subject of the warning)
 def is_news(estimator: Any, subject: str) -> bool:
     """Return whether a warning is the first on this subject for a family of clones.
 
-    An estimator without clones gets the warning in each fit.
+    Later calls for the family and subject return False. An estimator without clones
+    gets the warning in each fit.
     """
     family = vars(estimator).get("_family")
     news = (family, subject) not in _told
@@ -55,7 +56,7 @@ def is_news(estimator: Any, subject: str) -> bool:
 
 
 def around(estimator: Any, total: float | None) -> dict[str, str]:
-    """Return the warnings of this fit by subject.
+    """Count this fit for its family of clones, and return its warnings by subject.
 
     `total` is the ledger's epsilon with this fit, or None without a ledger.
     """

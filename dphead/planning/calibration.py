@@ -1,4 +1,4 @@
-"""Find the noise that meets a budget, with the accountant of a paper.
+"""Find the noise that meets a budget, by an accountant of dphead or of a paper.
 
 An error in this module cannot affect the guarantee. `privacy.accounting` computes the
 charge and the reported epsilon from the noise, without the two looser accountants of
@@ -42,7 +42,7 @@ _TOLERANCE, _PLD_TOLERANCE, _COARSE_TOLERANCE = 1e-7, 1e-4, 1e-2
 _COARSER = 10  # width of the coarser grid's cells relative to the finer grid
 
 ACCOUNTANTS = (*accounting.ACCOUNTANTS, "rdp-classic", "zcdp")
-# accountants of Poisson batches
+# accountants that cover Poisson batches
 OF_SAMPLES = tuple(name for name in ACCOUNTANTS if name not in ("exact", "zcdp"))
 
 

@@ -242,7 +242,7 @@ def make_plan(
         )
         for p, sigma in zip(wanted, sigmas, strict=True)
     ]
-    # also for each fold of `cross_validate`, although one charge covers all folds
+    # checked here too: in one charge, incomplete epochs of several folds can look whole
     check_epochs([spec.row() for spec in specs])
     for p, spec in dict(zip(wanted, specs, strict=True)).items():
         noise_scale(p.statistic, spec, 0.0)  # refuses a release beyond 64-bit integers

@@ -42,7 +42,7 @@ def _all(values: Any) -> Any:
 
 
 class LostProcess(OSError):
-    """Report the loss of another process of the fit."""
+    """Report that the fit lost a process."""
 
 
 class Hosts:

@@ -23,6 +23,6 @@ def files() -> list[Path]:
 
 
 def digest() -> str:
-    """Return 16 hexadecimal digits of the flags and the C files of this folder."""
+    """Return a digest of the flags and the C files, as 16 hexadecimal digits."""
     content = [f"{file.name}\n".encode() + file.read_bytes() for file in files()]
     return sha256(b"\0".join([" ".join(FLAGS).encode(), *content])).hexdigest()[:16]
