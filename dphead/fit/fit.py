@@ -66,7 +66,7 @@ class About:
     warnings : tuple of str
         Warnings for the report.
     elsewhere : tuple of dict
-        Entries (`Elsewhere.fact`) of other ledgers with fits on the same images.
+        Entries (`Elsewhere.fact`) of other ledgers of the same images or people.
     """
 
     source: SourceFacts

@@ -22,7 +22,7 @@ def note_weights(sha256: str, path: Path) -> None:
 
 def known_weights(sha256: str) -> Path | None:
     """Return the path of these weights, or None if it is unknown or missing."""
-    with suppress(OSError, LedgerError):  # LedgerError: no home folder is set
+    with suppress(OSError, LedgerError):  # LedgerError: DPHEAD_HOME is relative
         text = _place(sha256).read_bytes().decode("utf-8", "surrogateescape")
         return path if (path := Path(text)).exists() else None
     return None

@@ -422,7 +422,7 @@ def _of_home(kind: type[ImageIndex], name: str) -> ImageIndex:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Describe another ledger that may have fits on the run's images.
+    """Describe another ledger that may have fits on a run's images or people.
 
     Attributes
     ----------
@@ -489,7 +489,7 @@ class Elsewhere:
 
 
 def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
-    """Return ledgers other than the run's that hold fits on its images.
+    """Return ledgers other than the run's that hold fits on its images or people.
 
     The list includes missing and unreadable ledgers, because they may hold fits. It is
     empty without a data set id or without DPHEAD_HOME.
@@ -919,7 +919,7 @@ def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
 
 
 def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
-    """Return a run (`records.read_run`), and the other ledgers with fits on its images.
+    """Return a run (`records.read_run`), and other ledgers of its images or people.
 
     If the run's folder was moved, or an older copy or a different ledger is in the
     place of its ledger, its ledger is looked for in DPHEAD_HOME.

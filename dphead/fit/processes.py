@@ -133,7 +133,8 @@ def agree(hosts: Hosts, facts: Mapping[str, str | list[str]]) -> None:
 def given_options(options: RunOptions) -> dict[str, str]:
     """Return the options that all processes of a run must share, as text by name.
 
-    An option is left out only if it is declared so (`Setting.shared`).
+    Options that are declared as not shared (`Setting.shared`) are left out, and so is
+    `processes`.
     """
     given, declared = dict(vars(options)), settings_of(type(options))
     settings = given.pop("settings")

@@ -159,7 +159,7 @@ def build_report(
         Folder of the report. Paths of ledgers become relative to it. Default: full
         paths.
     elsewhere : sequence of dict
-        Entries (`Elsewhere.fact`) of other ledgers with fits on the same images.
+        Entries (`Elsewhere.fact`) of other ledgers of the same images or people.
 
     Raises
     ------

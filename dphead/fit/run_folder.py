@@ -62,9 +62,9 @@ def beside_others(
 ) -> About:
     """Return `about` with an entry and a warning for each other ledger with fits.
 
-    The other ledgers hold fits on the run's images that the run's ledger does not
-    count. Earlier entries of `about` are kept or replaced (`is_listed`). `charged` is
-    True if the fit was charged before. If the index does not have the run's images,
+    The other ledgers hold fits on the run's images or people that the run's ledger does
+    not count. Earlier entries of `about` are kept or replaced (`is_listed`). `charged`
+    is True if the fit was charged before. If the index does not have the run's images,
     `known` are the data sets that share images with the run.
 
     Raises
