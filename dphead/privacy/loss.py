@@ -46,7 +46,7 @@ class Loss(ABC):
         "sigmoid" for losses with `takes_sets`, "softmax" for all other losses.
     calibrated : bool
         Whether p are the link's own values: the softmax of the scores, or each score's
-        sigmoid. With other losses, only the order of the probabilities is right.
+        sigmoid. If False, only the order of the probabilities is right.
     """
 
     name: ClassVar[str]

@@ -51,8 +51,8 @@ class Charge(Generic[_Book]):
     fit_id : str
         The fit.
     store : Path or None
-        Folder where committed values are kept for a resume. A lock on it is held until
-        the process ends, or until `leave`.
+        Folder where committed values are kept for a resume. A lock on it is held while
+        this object exists, at most until `leave`.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Charge(Generic[_Book]):
                     f"Another process runs the fit in {store}. Wait until that process "
                     "ends, or use another folder."
                 )
-            self._lock = lock  # held until the process ends
+            self._lock = lock  # held while this object exists
             self._returned = self._noted_returned(store / RETURNED)
 
     def _noted_returned(self, file: Path) -> int:

@@ -412,12 +412,11 @@ class Ledger(LedgerFile):
         )
 
     def _fix_unit(self, facts: dict[str, str], relation: str, cap: int | None) -> None:
-        """Raise LedgerError if relation or unit differ from those of the first fit.
+        """Fix relation and unit at the first fit, or raise LedgerError for other ones.
 
         The unit is a row or a group. Fits for groups may have different caps: each is
         charged at its own cap (proofs/groups.md, "One unit per ledger").
         """
-        # The first fit fixes relation and unit; later fits must match.
         kept = facts.get("relation") or self.set_once("relation", relation)
         if kept != relation:
             raise LedgerError(

@@ -87,7 +87,8 @@ def check_move(source: Ledger, target: Ledger) -> None:
 def _announce(source: Ledger, target: Ledger) -> None:
     """Close the target to charges and budgets until it holds all of the source.
 
-    A move needs an empty target, so it would fail after a charge or a budget there.
+    A move needs an empty target, so it would fail after a charge or a budget there. For
+    a source without a charge or a budget, nothing is closed.
     """
     with target.transaction(kept=lambda: AWAITS in target.facts(), but=AWAITS):
         _check_target(source, target)

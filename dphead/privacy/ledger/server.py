@@ -225,8 +225,8 @@ def data_sets(url: str) -> list[str]:
 def beginning(kind: str, dataset_id: str) -> list[Any]:
     """Return the statements that begin a "write", "read" or "single" transaction.
 
-    A write waits for other writes to this data set's ledger to end. It reads committed
-    rows, because a snapshot could be older than the lock.
+    A write waits at most WAIT seconds for other writes to this data set's ledger. It
+    reads committed rows, because a snapshot could be older than the lock.
     """
     # Set in each transaction, because a pooler may change the connection.
     settings = _settings(dataset_id)

@@ -387,7 +387,10 @@ class LedgerFile:
 
     @contextmanager
     def _one_error(self) -> Iterator[None]:
-        """Raise LedgerError for errors of the file, the disk or the server."""
+        """Raise LedgerError for errors of the file, the disk or the server.
+
+        An IntegrityError passes: the statement breaks a rule of a table.
+        """
         if self._db is None:
             with server.one_error():
                 yield
@@ -460,8 +463,8 @@ class LedgerFile:
         Raises
         ------
         LedgerError
-            If the ledger takes no charges (`check_open`) or cannot be written. Nothing
-            was written then.
+            If the ledger takes no charges (`check_open`) or cannot be written, or if
+            `before_commit` raises it. Nothing was written then.
         LostAnswer
             If it cannot be known whether the ledger kept the transaction.
         """
@@ -493,7 +496,11 @@ class LedgerFile:
 
     @contextmanager
     def _begun(self, kind: str) -> Iterator[None]:
-        """Run a block in a transaction: "write", "read", or "single" (a statement)."""
+        """Run a block in a transaction: "write", "read", or "single" (a statement).
+
+        Raises LedgerError if a forked process writes or uses a server, and before a
+        write if `_check_beside` raises it.
+        """
         if this_process() != self._process and (kind == "write" or self._db is None):
             raise LedgerError(
                 f"Process {self._process[0]} opened this ledger, and process "
