@@ -107,7 +107,7 @@ class ArrayRows:
     ) -> Iterator[Block]:
         """Yield blocks that hold each row, or each of `indices`, once.
 
-        The last block is padded with index -1.
+        A short last block is padded with index -1.
         """
         size = rows_of_block(self._most, self.n_rows, indices is not None)
         if indices is not None:

@@ -169,7 +169,7 @@ class FeaturesRows:
     ) -> Iterator[Block]:
         """Yield blocks that hold each row, or each of `indices`, once.
 
-        The last block is padded with index -1. Features that the pass keeps from
+        A short last block is padded with index -1. Features that the pass keeps from
         earlier passes (`known`) are not read from disk again.
         """
         if self._loaded is not None:

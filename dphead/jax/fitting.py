@@ -8,7 +8,7 @@ from dphead.data.device_rows import refuse_traced
 from dphead.estimators.classifiers import DPHeadClassifier
 from dphead.jax.head import Head, of_model
 
-# parameters of `DPHeadClassifier` that `fit` sets itself
+# parameters of `DPHeadClassifier` that `fit` sets itself or does not take
 _SET = {"method", "settings", "classes", "split"}
 _PARAMETERS = {one.name for one in fields(DPHeadClassifier)} - _SET
 
