@@ -40,7 +40,8 @@ DATASET_ID = data_set_option(
     metavar="HEX",
 )
 SAME_DATA_AS = data_set_option(
-    "Features file with the same rows in the same order. Both files share one ledger.",
+    "Features file of the same images or rows. The command uses its data set and its "
+    "ledger.",
     existing="a features file",
     shared=False,
 )
