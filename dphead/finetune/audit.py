@@ -26,7 +26,7 @@ class _UsedRows(TorchSums):
         used: np.ndarray,
         out: np.ndarray,
     ) -> np.ndarray:
-        """Add the clipped gradients of the rows that have a class."""
+        """Add the clipped gradients of the used rows that have a class."""
         place = np.flatnonzero(used & (y >= 0))
         x, images = rows.x[place], self.network.spec.images
         if images:  # every image of a finite row gets the row's class

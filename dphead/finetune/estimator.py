@@ -267,7 +267,10 @@ class DPFinetuneClassifier(PrivateClassifier):
         Raises
         ------
         ValueError
-            If `tuning` is not true, or if the folder is a file or holds a finished run.
+            If `tuning` is invalid, or "none" although a ledger has earlier fits of the
+            data. If the folder is a file or holds a finished run.
+        LedgerError
+            If the ledger does not have this fit.
         """
         check_is_fitted(self, "weights_")
 

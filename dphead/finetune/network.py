@@ -77,7 +77,7 @@ class NetworkSpec:
     """Describe a network and its inputs by public values.
 
     A row's statistic depends only on these values, the network, its loss, the row, the
-    weights and the step.
+    released transform of rows, the weights and the step.
 
     Parameters
     ----------

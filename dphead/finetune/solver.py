@@ -63,8 +63,8 @@ class NetworkDescent(Step):
     sampling_prob : float, default 1.0
         Sampling rate of each step.
     epoch_steps : int, default 1
-        Number of steps per epoch under random allocation, in which each image is used
-        in exactly one step. 1 means no random allocation.
+        Number of steps per epoch under random allocation: each image is in one random
+        step of an epoch. 1 means no random allocation.
     noise_multiplier : float, optional
         Fixed noise multiplier; None sets it from the budget.
     normalization : ChannelNormalization, optional

@@ -149,7 +149,7 @@ class Declared:
 
     @property
     def default_text(self) -> str:
-        """Return the default as a user would type it."""
+        """Return the default as a user would type it in Python."""
         plain = self.default is None or isinstance(self.default, bool | int | float)
         return str(self.default) if plain else repr(self.default)
 

@@ -374,7 +374,7 @@ class ImageIndex:
             )
 
     def settled(self) -> str | None:
-        """Return the folder of the home's index of id systems, or None before any."""
+        """Return the relative folder of the home's index of id systems, or None."""
         note = self.root / "store"
         self._check_sizes([note.name])
         if note.exists():

@@ -91,12 +91,13 @@ class TimmFamily(Family):
 
 
 def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
-    """Return the trained model with its classifier, and the sha256 of its weights.
+    """Return the model with its weights and classifier, and the weights' sha256.
 
     Raises
     ------
     ExtractError
-        If the name is unknown, or weights are unavailable or do not fit.
+        If the name is unknown, if weights are unavailable or do not fit, or if the
+        model cannot take images of the declared size.
     """
     options, config, _ = _with_config(options)
     model: Any = _build(options, config)

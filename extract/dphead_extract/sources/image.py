@@ -143,7 +143,7 @@ class Source(Roles):
     def raw(self, row: int) -> np.ndarray | bytes | None:
         """Return the input of `decode` for one row.
 
-        It is None if the row's file does not exist, and b"" if it cannot be read.
+        It is None if the row has no file or no bytes, and b"" if they cannot be read.
         """
         if self.arrays is not None:
             return self.arrays[row]

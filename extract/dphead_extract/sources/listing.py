@@ -57,8 +57,8 @@ class Layout:
     def parse(cls, text: str | None, split: str = "all") -> Layout:
         """Return the declared layout.
 
-        None is split/class if one split is asked for, else class. Raises ExtractError
-        for a text that is not a layout.
+        Without `text`, this is split/class if `split` names a split, else class. Raises
+        ExtractError for a text that is not a layout.
         """
         if text is None:
             return cls(("class",) if split == "all" else ("split", "class"))
