@@ -75,10 +75,11 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         True.
     center_share : float, default=None
         Fraction of mu**2 spent on the mean used for centering and on the count of its
-        rows. 0 means no centering. None means the preset's value, or else 0.02.
+        rows. 0 means no centering. None means the preset's value, or else 0.02. The
+        method auto spends more, up to 0.1, on few rows.
     normalization : dict, default=None
         Fields of `dphead.solvers.normalization.ChannelNormalization`, which replaces
-        centering.
+        unit norms and centering.
     axes_from : path, or ndarray of shape (n, n_features), default=None
         Public rows by the same backbone: a features file, or their features. The
         training rows are projected onto the principal axes of the public rows. The

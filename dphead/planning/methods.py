@@ -44,8 +44,8 @@ BASE_LEARNING_RATE = Setting(
     OFF,
 )
 NORMALIZATION = Setting(
-    "Normalize channels instead of centering: a table of n_channels, mean_clip, "
-    "square_clip, noise_multiplier and threshold.",
+    "Normalize channels, without unit norms and centering: a table of n_channels, "
+    "mean_clip, square_clip, noise_multiplier and threshold.",
     source=OFF,
 )
 _BASE_BATCH = 512  # rows of a batch; TB21 Table 13

@@ -60,7 +60,7 @@ _PER_CLASS_SHARE = Setting(
     option=True,
 )
 _PRIOR = Setting(
-    "An .npy file of public initial weights (features, classes).",
+    "Public initial weights (features, classes): an .npy file, or in Python an array.",
     source=OFF,
     option=True,
 )

@@ -35,7 +35,7 @@ _SHORTEST = 0.1
 
 CENTER_SHARE = Setting(
     "Fraction of mu² spent on the mean used for centering and on the count of its "
-    "rows; 0: no centering.",
+    "rows; 0: no centering. auto spends more, up to 0.1, on few rows.",
     BELOW_ONE,
     option=True,
 )

@@ -78,7 +78,11 @@ INTERCEPT = Setting(
     OFF,
     option=True,
 )
-INITIAL_BIAS = Setting("Score of every class before the first step.", _FINITE, OFF)
+INITIAL_BIAS = Setting(
+    "Score of every class before the first step, if there is an intercept.",
+    _FINITE,
+    OFF,
+)
 
 
 def check_settings(settings: Any) -> None:
