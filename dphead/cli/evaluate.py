@@ -87,9 +87,10 @@ class _Asked:
 def evaluate(as_json: bool, **given: Any) -> None:
     """Measure the accuracy, class accuracies and calibration of RUN on SOURCE.
 
-    SOURCE is images in any form `extract` reads, or a features file. The figures are
-    exact for its rows, so the guarantee of RUN does not cover them. Nothing is stored.
-    An unreadable image, or a row that is not finite, counts as wrong.
+    SOURCE is a features file, or images in any form `extract` reads. For a head on
+    imported embeddings, SOURCE may be a file of embeddings by the same model. The
+    figures are exact for its rows, so the guarantee of RUN does not cover them. Nothing
+    is stored. An unreadable image, or a row that is not finite, counts as wrong.
 
     \b
     dphead evaluate run test.h5

@@ -108,9 +108,9 @@ def _people(
     """Declare that the groups of features FILES have ids of the id system NAME.
 
     The ledgers of their data sets are merged into the ledger that all data sets of NAME
-    share. It counts the fits of all data sets, and keeps all their budgets. With
-    --new-people, a data set keeps its own ledger. Run the same command again to
-    continue an interrupted merge.
+    share. The shared ledger counts the fits of these data sets, and keeps all their
+    budgets. With --new-people, a data set keeps its own ledger. Run the same command
+    again to continue an interrupted merge.
 
     \b
     dphead ledger people clinic-records 2024.h5 2025.h5
