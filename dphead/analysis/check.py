@@ -29,7 +29,7 @@ from dphead.privacy.rounding import as_declared, rounded_up
 _DECLARED = ("classes-flag", "folder-names-flag", "fit-flag")
 PRIVATE_METRICS = "private metrics stored"  # `analysis.card.kept` uses it too
 _PREPROCESSING = "data-dependent preprocessing"
-_FITTED = "Values fitted to the rows are released with the head without a charge"
+_FITTED = "Values fitted to these rows would be released with the head, uncharged"
 # Normalizations that use one row at a time. Not imported from `extract`, so that the
 # check does not trust new kinds without a review.
 _ROW_WISE = (None, "none", "group", "unit", "synthetic", "local")
