@@ -152,7 +152,7 @@ class ReleaseSpec:
             whole = type(value) is int and abs(value) <= 2**53
             number, hint = f"{name} must be a Python float", f"Use float({name})."
             require(whole or isinstance(value, float), number, name, value, hint)
-        # Noise, charge and report are computed from these two numbers.
+        # The noise is computed from these two numbers.
         c, sigma = self.clip_norm, self.noise_multiplier
         hint = "Use a number such as 1."
         require(c > 0, "clip_norm must be positive", "clip_norm", c, hint)

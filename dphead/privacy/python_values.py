@@ -30,8 +30,8 @@ def python_value(value: Any) -> Any:
     object
         An equal bool, int, float or str. A Decimal, a Fraction or a longdouble between
         two floats becomes the one nearer to zero. Lists and tuples are converted item
-        by item. The same object if nothing changes, or if there is no such value. The
-        caller's check must refuse the latter.
+        by item. The same object if nothing changes. A value without an equal in these
+        types is returned as it is, and the caller's check must refuse it.
     """
     if type(value) in _PLAIN:
         return value

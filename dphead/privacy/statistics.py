@@ -160,7 +160,6 @@ class Gram(Statistic):
 
     def factors(self, xp: Any, chunk: Chunk) -> tuple[Array, Array]:
         """Return the rows, with weight 1 for used rows and 0 for other rows."""
-        # w q q^T with w = 1, or 0 for a row that is not used.
         return chunk.rows.q, chunk.keep[:, None].astype(xp.int64)
 
 

@@ -196,6 +196,6 @@ def _chained(before: str, fits: int, meta: str, charges: list[_Fit]) -> str:
     charged = _encode(
         [[fit for fit, _ in charges], [releases for _, releases in charges]]
     )
-    # The previous digest is part of the text: no seal can be left out.
+    # The previous digest is part of the text: no earlier seal can be left out.
     text = json.dumps([before, fits, meta, charged])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
