@@ -36,7 +36,7 @@ def extract(**given: Any) -> None:
     --columns), an .npz, or a Hugging Face dataset. It may also be a folder of IDX or
     CIFAR binary files. Run the same command again to resume. Images that this
     DPHEAD_HOME or the team's server knows from an earlier extraction, by any backbone,
-    keep their data set and its ledger.
+    keep their data set and its ledger, except with --new-data-set.
 
     With several processes (torchrun, or --shard I/K), each writes one shard. Join them
     with `dphead features join`.

@@ -157,7 +157,7 @@ class DPRegressor(RegressorMixin, HeadEstimator):
     def _range(self, target: np.ndarray) -> tuple[float, float]:
         """Return the midpoint and the half length of the target's range.
 
-        Without privacy and without `bounds`, the range is the target's own, or of
+        With an infinite epsilon and no `bounds`, the range is the target's own, or of
         length 1 if all targets are equal. Raises ValueError unless `bounds` are two
         finite numbers, the lower first, with a finite difference.
         """

@@ -10,7 +10,7 @@ keys are optional:
   table, such as epsilon, steps and noise_multiplier.
 - `search` holds the values that the paper searched.
 - `equal_noise` gives all releases one noise multiplier.
-- `needs` is the reason why no head can be trained with the preset.
+- `needs` names what the preset needs and a head lacks. It then cannot train a head.
 - `network` names the network, or one for each data set, for `dphead finetune`.
 - `base` names the preset from which missing keys are taken.
 
