@@ -75,6 +75,8 @@ def release(
         fails.
     LedgerError
         If the release is not the next reserved one, or cannot begin or be committed.
+    OSError
+        If a file in the charge's store cannot be written or deleted.
     TypeError
         If the sum has a wrong type or shape, which is a defect.
 

@@ -121,6 +121,8 @@ class Charge(Generic[_Book]):
             committed. If the ledger takes no charges, cannot be written, has an unknown
             state for the release, or lacks the commit of a value that was returned. If
             a committed value is missing or was changed.
+        OSError
+            If a file in `store` cannot be written or deleted.
 
         Guarantee
         ---------
@@ -207,7 +209,8 @@ class Charge(Generic[_Book]):
             If the release is committed already, or if the ledger takes no charges or
             cannot be written.
         OSError
-            If the value cannot be stored.
+            If the value cannot be stored. If it is committed, but the note that it will
+            be returned cannot be written.
 
         Guarantee
         ---------
