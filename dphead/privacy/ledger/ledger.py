@@ -82,7 +82,7 @@ class Ledger(LedgerFile):
         ":memory:" keeps the ledger in memory: it is not durable, and it counts the fits
         of this object only.
     dataset_id : str or None, default None
-        The data set's random public id, which the URL of a server needs. An existing
+        The data set's public id, which the URL of a server needs. An existing
         file with another id is refused, and with `read_only` also one without an id.
     read_only : bool, default False
         Whether to open an existing file without writing to it. The only exception: the

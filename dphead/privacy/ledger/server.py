@@ -39,7 +39,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from dphead.privacy.ledger.schema import FITS, PROGRESS, TABLES, HeldLedger, LedgerError
 
 NAME = "postgresql:"  # prefix of the name of a ledger on a server, and of its URL
-# Match a ledger's name, which has the random ids of its server and its data set.
+# Match a ledger's name, which has the ids of its server and its data set.
 _NAMED = re.compile(NAME + r"[0-9a-f-]{36}/[A-Za-z0-9_-]{1,128}")
 # Matches mistyped server URLs: a different scheme or spelling, blanks before the URL, a
 # `Path` of a URL, a host without a scheme, or libpq's `password=`.
