@@ -141,8 +141,8 @@ def test_a_head_on_two_backbones_reads_images(made, tmp_path, monkeypatch):
     monkeypatch.setattr(Source, "decode", lambda *of: decoded.append(1) or decode(*of))
     np.testing.assert_allclose(predicted(files), from_features[:9], rtol=1e-5)
     assert len(decoded) == 2 * 9
-    said = refusal("predict", run, made / "new.npz", "--weights", one, "--weights", two)
-    assert "once for each of scatternet, scatternet" in said
+    said = refusal("predict", run, made / "new.npz", "--weights", one)
+    assert "got 1 for no backbone. Drop --weights" in said
     # the decoder of an export prepares images for one backbone
     fitted("export", run, "--to", "sklearn", "-o", tmp_path / "export")
     assert not (tmp_path / "export" / "decode.py").exists()

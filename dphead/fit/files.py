@@ -486,12 +486,13 @@ def _networks(parts: list[dict[str, Any]], weights: Sequence[Path]) -> list[Any]
     from dphead_extract.backbones.families import traits_of
 
     takes = ["weights" in traits_of(part["backbone"]).takes for part in parts]
-    if weights and len(weights) != max(1, sum(takes)):
-        own = takes if any(takes) else [True] * len(parts)
-        names = [p["backbone"] for p, take in zip(parts, own, strict=True) if take]
+    names = [p["backbone"] for p, take in zip(parts, takes, strict=True) if take]
+    if weights and len(weights) != len(names):
+        todo = "Pass one --weights FILE for each, in this order."
         raise ValueError(
-            f"--weights must be given once for each of {', '.join(names)}, got "
-            f"{len(weights)} files. Pass one --weights FILE for each, in this order."
+            "--weights must be given once for each backbone with weights, got "
+            f"{len(weights)} for {', '.join(names) or 'no backbone'}. "
+            f"{todo if names else 'Drop --weights.'}"
         )
     files = iter(weights)
     return [
