@@ -121,10 +121,10 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     ---------
     A closed source takes no charge. One transaction of the target adds the fits of all
     sources, together with the fact that the target counts the data set. Until then, no
-    charge of the data set goes to the target (`fit.ledgers`). If both had fits, a
-    budget is no guarantee for the sum, because it did not apply to all of them. The
-    budget still refuses fits: with each charge, the total must be within the smallest
-    epsilon at the smallest delta of all budgets.
+    charge of the data set goes to the target (`fit.ledgers`). If both had fits, or if a
+    ledger without fits lowers the budget, a budget is no guarantee for the sum, because
+    it was not fixed before all fits. The budget still refuses fits: with each charge,
+    the total must be within the smallest epsilon at the smallest delta of all budgets.
     """
     ids = [one.meta("dataset_id") for one in (*sources, target)]
     theirs, own = ids[0], ids[-1]
