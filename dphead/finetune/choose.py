@@ -88,22 +88,23 @@ def schedule(
     """
     epsilon = target.epsilon
     check_budget(epsilon, target.delta)
-    if steps is not None and steps > MOST_RELEASES:
+    given = steps or 0
+    if given > MOST_RELEASES:
         raise ValueError(
             f"--steps must be at most {MOST_RELEASES}, got {steps}. Use larger batches."
         )
-    if batch_size is not None and batch_size > n_rows:
+    if (batch_size or 0) > n_rows:
         raise ValueError(
             f"--batch-size must be at most {n_rows}, the number of rows, got "
             f"{batch_size}. Use {n_rows} for a full batch."
         )
     whole = epoch_steps or 1  # steps must be a multiple of this
     accounting.require(
-        (steps or 0) % whole == 0,
+        given % whole == 0,
         f"--steps must be a multiple of {whole}, the number of steps of an epoch",
         "steps",
         steps,
-        f"Use {max(1, (steps or 0) // whole) * whole}, or another batch size.",
+        f"Use {max(1, given // whole) * whole}, or another batch size.",
     )
 
     def prob(batch: int) -> float:
@@ -126,9 +127,11 @@ def schedule(
     elif steps is None:
         assert noise_multiplier is not None
         sigma, batch, most = noise_multiplier, batch_size, MOST_RELEASES // whole
-        least = "one step" if whole == 1 else "one epoch"
         epochs = _largest(
-            lambda k: cost(sigma, batch, k * whole) <= epsilon, most, least, epsilon
+            lambda k: cost(sigma, batch, k * whole) <= epsilon,
+            most,
+            "one step" if whole == 1 else "one epoch",
+            epsilon,
         )
         steps = epochs * whole
         if epochs == most:
@@ -148,8 +151,9 @@ def schedule(
             f"{rounded_up(spent, 6)}, more than --epsilon {as_declared(epsilon)}. Drop "
             "one of the three. The budget then sets its value."
         )
-    sigma = noise_multiplier or 0.0
-    return Schedule(sigma, batch_size, steps, spent, prob(batch_size), whole)
+    return Schedule(
+        noise_multiplier or 0.0, batch_size, steps, spent, prob(batch_size), whole
+    )
 
 
 def _largest(fits: Callable[[int], bool], most: int, name: str, epsilon: float) -> int:
