@@ -437,7 +437,7 @@ class PrivateTraining:
                 "its `with` block, in one thread."
             )
         try:
-            # before `_released`, because an error in it ends the training
+            # check here, because an error inside `_released` ends the training
             refuse_compilation()
             refuse_processes()
             if self.step < self.steps:

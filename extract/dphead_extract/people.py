@@ -221,8 +221,8 @@ class People:
         people = self._digests(groups)
         whose = f"of {len(people):,} people"
         self._refuse_known(people, whose, dataset_id, joining)
-        # An earlier command may have recorded people without --new-people, or may have
-        # failed before it wrote a file.
+        # Earlier commands may have recorded other people of this data set, without
+        # --new-people or before they failed.
         if self.new:
             others = entry[entry != system]
             whose = "people in files of this data set"
