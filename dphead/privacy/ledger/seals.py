@@ -146,9 +146,9 @@ def _checked(file: LedgerFile) -> Record:
         digest = _chained(digest, fits, fixed, charges[done:fits])
         # Any change of a sealed row, or of the order of charges, changes the digest.
         if digest != kept:
-            raise _DamagedError(
-                f"fits {done + 1} to {fits}, or their seal, were changed"
-            )
+            sealed_fits = f"fits {done + 1} to {fits}, or their seal,"
+            what = sealed_fits if fits > done else "the values fixed before a fit"
+            raise _DamagedError(f"{what} were changed")
         # A later seal may have further values. A sealed value never changes.
         before, sealed = sealed, json.loads(fixed)
         if any((sealed.get(k), meta.get(k)) != (v, v) for k, v in before.items()):

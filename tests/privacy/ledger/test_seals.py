@@ -49,6 +49,7 @@ def test_a_change_in_any_column_is_found_and_nothing_is_charged(
         if (table, column) == ("seals", "fits") and rowid == 3:
             continue  # it says the same
         assert ledger.verify() != [], rowid
+        assert "1 to 0" not in str(ledger.verify())
         with pytest.raises(LedgerError, match="is damaged: "):
             reserve(specs(1, 50.0), ledger)
         ledger.close()
