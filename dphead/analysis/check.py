@@ -21,7 +21,7 @@ from dphead.analysis.protected import (
     parts_of,
     recognizes_rows,
 )
-from dphead.analysis.records import FinishedRun
+from dphead.analysis.records import RESTORE, FinishedRun
 from dphead.analysis.sealed import explain_damage
 from dphead.planning.plan import large_delta
 from dphead.privacy.rounding import as_declared, rounded_up
@@ -394,8 +394,7 @@ def uncounted(run: FinishedRun) -> Iterator[Finding]:
             "fit not in the ledger",
             "the ledger lacks this fit, or fits that it had when this fit ended",
             "The ledger's total omits a fit that was released",
-            "Keep this ledger in its place, because it can have later fits. Restore a "
-            "copy with all fits at another path, and name it (--ledger PATH)",
+            RESTORE,
         )
     for where, _ in run.elsewhere:
         yield Finding(
@@ -403,7 +402,7 @@ def uncounted(run: FinishedRun) -> Iterator[Finding]:
             f"this run's ledger does not count {where}",
             "The privacy loss of those fits adds to this run's, and their results may "
             "have influenced the settings",
-            "Fit with the data set's own ledger. State the sum over all ledgers with "
+            "Charge all fits to one ledger. State the sum over all ledgers with "
             "the relation and the unit of this run, such as its groups. For each other "
             "ledger, state its epsilon separately, with its unit and relation",
         )

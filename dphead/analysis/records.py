@@ -57,6 +57,11 @@ _FIELDS: dict[str, Any] = {  # report entries needed by checks, with their types
     "ledger.elsewhere": list,
     "provenance.tensors_sha256": str,
 }
+# what to do if a ledger lacks fits of a finished run
+RESTORE = (
+    "Keep this ledger in its place, because it can have later fits. Restore a copy "
+    "with all fits in another place, and name it (--ledger)"
+)
 _DIGESTS = {  # file in the run folder: key of its digest in the report's provenance
     "head.safetensors": "tensors_sha256",
     "model.safetensors": "tensors_sha256",
@@ -478,11 +483,15 @@ def _counts(
 ) -> bool:
     """Return whether a ledger with these fits counts the run.
 
-    It has the run's own fit, and at least as many fits as the report. All code that
-    reads a finished run uses this decision.
+    It has the run's own fit, at least as many fits as the report, and those of the
+    report in the run folder's ledger.json. All code that reads a finished run uses
+    this decision.
     """
     held = _check_recorded(report, plan, fits, file)
-    return held and len(fits) >= report["ledger"]["fits"]
+    count, copy = report["ledger"]["fits"], file.parent / "ledger.json"
+    before = _copied(copy)[:count] if copy.exists() else []
+    lacks = {one["fit_id"] for one in before} - {one["fit_id"] for one in fits}
+    return held and len(fits) >= count and not lacks
 
 
 def _unreadable_place(book: Ledger) -> str | None:

@@ -83,7 +83,7 @@ def before_charge(fit: Any, options: Any, refused: bool = False) -> Iterator[str
     asked = tied(spent_at(plan.epsilon_spent(), plan.delta))
     yield f"{asked} requested by this fit"
     if interrupted(options.out) is not None:
-        yield "resuming the interrupted fit in the run folder is not charged again"
+        yield "the interrupted fit in the run folder is charged once, also if resumed"
         return
     ledger, tried = try_plans([plan], fit.about, options.ledger)
     yield from budget_lines(ledger, plan.delta)

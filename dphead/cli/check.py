@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
-from dphead.cli.options import AS_JSON
+from dphead.cli.options import AS_JSON, RUN_LEDGER
 from dphead.cli.progress import shown
 from dphead.cli.text import print_json, say, section
 from dphead.privacy.rounding import as_declared, rounded_up
@@ -14,11 +14,7 @@ from dphead.privacy.rounding import as_declared, rounded_up
 
 @click.command()
 @click.argument("run", type=values.NamedPath("a run folder or a report"))
-@click.option(
-    "--ledger",
-    type=values.LedgerPlace("a ledger"),
-    help="Path of the data set's ledger, if you moved the ledger after the fit.",
-)
+@RUN_LEDGER
 @AS_JSON
 def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
     """List what the guarantee of RUN, a run folder or report.json, does not cover.

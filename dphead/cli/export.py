@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from dphead.cli import values
+from dphead.cli.options import RUN_LEDGER
 from dphead.cli.report import note_changes
 from dphead.cli.text import filled
 from dphead.privacy.rounding import as_declared, rounded_up
@@ -39,8 +40,14 @@ _FORMATS = values.KeptChoice("dphead.export.exporting:FORMATS")
     "--model",
     help="Your own model, as package.module:function. Use the name given in training.",
 )
+@RUN_LEDGER
 def export(
-    run: Path, to: str, out: Path | None, weights: Path | None, model: str | None
+    run: Path,
+    to: str,
+    out: Path | None,
+    weights: Path | None,
+    model: str | None,
+    ledger: Path | str | None,
 ) -> None:
     """Write the head or network of RUN for other software, with its guarantee.
 
@@ -55,7 +62,7 @@ def export(
     # avoid the names "." and ".."
     named = run if run.name.strip(".") else run.resolve()
     out = out or named.with_name(f"{named.name}-{to}")
-    done = write(run, to, out, weights, model)
+    done = write(run, to, out, weights, model, ledger)
     note_changes(done.finished)
     g = done.guarantee
     click.echo(filled(f"{done.folder}: {' '.join(done.files)}"))

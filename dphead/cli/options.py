@@ -60,6 +60,11 @@ PUBLIC_ROWS = click.option(
     is_flag=True,
     help="Declare that the images are public and need no protection.",
 )
+RUN_LEDGER = click.option(
+    "--ledger",
+    type=values.LedgerPlace("a ledger"),
+    help="Path of the run's ledger, if it was moved or restored after the fit.",
+)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _YES = click.option("-y", "--yes", is_flag=True, help="Ask nothing before the charge.")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from dphead.cli import values
+from dphead.cli.options import RUN_LEDGER
 from dphead.cli.text import say
 
 
@@ -33,8 +34,14 @@ from dphead.cli.text import say
     type=values.PATH,
     help="Write to this path instead. - means standard output.",
 )
+@RUN_LEDGER
 def report(
-    run: Path, card: bool, dpia: bool, about: Path | None, out: Path | None
+    run: Path,
+    card: bool,
+    dpia: bool,
+    about: Path | None,
+    out: Path | None,
+    ledger: Path | str | None,
 ) -> None:
     """Write RUN/report.html again, or a card of RUN (a run folder or a report.json).
 
@@ -53,7 +60,7 @@ def report(
     if card and dpia:
         raise click.UsageError("`--card` and `--dpia` exclude each other. Remove one.")
     name = "README.md" if card else "dpia.html" if dpia else "report.html"
-    finished = read_known(run)
+    finished = read_known(run, ledger)
     note_changes(finished)
     folder = run if run.is_dir() else run.absolute().parent
     kept = folder / ABOUT

@@ -68,6 +68,7 @@ def export(
     out: str | Path,
     weights: str | Path | None = None,
     model: Any = None,
+    ledger: str | Path | None = None,
 ) -> Exported:
     """Write the head or the network of a run folder to the new folder `out`.
 
@@ -87,6 +88,8 @@ def export(
         that this machine knows (`known_weights`), else timm's weights.
     model : str or nn.Module, optional
         The user's own network, as in `load_network`.
+    ledger : str or Path, optional
+        The run's ledger, if it was moved or restored after the fit.
 
     Returns
     -------
@@ -110,7 +113,8 @@ def export(
             f"{out} is a file or is not empty. Choose a new or an empty folder with -o."
         )
     path = None if weights is None else Path(weights)
-    trained, finished = _read(run, path, model)
+    finished = read_known(run, ledger)
+    trained = _trained(run, finished, path, model)
     form = _format(to, trained.kind)
     takes = code = not_compared = ""
 
@@ -155,15 +159,16 @@ def _compare(ours: np.ndarray, theirs: np.ndarray) -> None:
         )
 
 
-def _read(run: Path, weights: Path | None, model: Any) -> tuple[Trained, FinishedRun]:
-    """Return the head or the network of a run folder, and the run's records."""
+def _trained(
+    run: Path, finished: FinishedRun, weights: Path | None, model: Any
+) -> Trained:
+    """Return the head or the network of a run folder."""
     network = (run / "model.json").exists()
     head, facts = (None, read_sealed(run, "model")[1]) if network else open_head(run)
-    finished = read_known(run)
     if network:
         facts["extraction"] = finished.report["data"]["extraction"]
     guarantee = guarantee_of(run, finished, facts)
-    return Trained(run, head, facts, guarantee, weights, model), finished
+    return Trained(run, head, facts, guarantee, weights, model)
 
 
 def _format(to: str, kind: str) -> Format:

@@ -20,7 +20,7 @@ from dphead.analysis.protected import (
     parts_of,
     public_statement,
 )
-from dphead.analysis.records import FinishedRun
+from dphead.analysis.records import RESTORE, FinishedRun
 from dphead.analysis.sealed import plain
 from dphead.fit.report import statement_of
 from dphead.privacy.ledger import LedgerError
@@ -154,7 +154,7 @@ def guarantee_of(
     if finished.lost:
         raise LedgerError(
             "the ledger lacks this fit, or fits that it had when this fit ended. "
-            "Nothing was exported. Restore a copy that holds all its fits."
+            f"Nothing was exported. {RESTORE}."
         )
     report, ledger, now = finished.report, finished.ledger_now, finished.report_now()
     found = {key: report["guarantee"][key] for key in _GUARANTEE}

@@ -903,19 +903,16 @@ def _on_team(dataset_id: str) -> list[str]:
         return [book.path] if book.facts() else []
 
 
-def ledger_holding(dataset_id: str | None, fit_id: str) -> str | None:
-    """Return the place of a known ledger that holds a fit of a data set, or None.
-
-    If several ledgers hold the fit, return the one with the most fits.
-    """
+def ledgers_holding(dataset_id: str | None, fit_id: str) -> list[str]:
+    """Return the places of a data set's known ledgers with a fit, most fits first."""
     if dataset_id is None or not has_home():
-        return None
+        return []
     found = dict[str, int]()
     for path in _counted_with(dataset_id)[1]:
         with suppress(LedgerError), closing(Ledger(path, read_only=True)) as book:
             if book.holds(fit_id):
                 found[path] = book.count_fits()
-    return max(found, key=found.__getitem__, default=None)
+    return sorted(found, key=found.__getitem__, reverse=True)
 
 
 def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
@@ -927,11 +924,11 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     found = read_run(path, ledger)
     said, dataset_id = found.report, found.report["data"].get("dataset_id")
     if found.fits is None and not (ledger and found.lost):
-        place = ledger_holding(dataset_id, said["ledger"]["fit_id"])
-        found = found if place is None else read_run(path, place)
-    lost = None if ledger else found.lost  # a copy that the user names is not listed
+        places = ledgers_holding(dataset_id, said["ledger"]["fit_id"])
+        read = (read_run(path, place) for place in places)
+        found = next((one for one in read if one.fits is not None), found)
     # arrays have no data set, and their ledger can have one
-    dataset_id = dataset_id or found.ledger_now.get("dataset_id") or data_set_of(lost)
+    dataset_id = dataset_id or found.ledger_now.get("dataset_id")
     folder = path if path.is_dir() else path.parent
     reported, own = (
         Elsewhere(str(located(one["path"], folder)), identity=one.get("identity"))
@@ -939,12 +936,11 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     )
     counts = [] if found.limit is None else [own.path]
     others = charged_elsewhere(dataset_id, *counts)
-    # `others` is empty without a data set or a home
-    if lost is not None and not any(_can_be(lost, None, one) for one in others):
-        with closing(Ledger(lost, read_only=True)) as book:
-            fits, protects = book.count_fits(), _protects(book)
-        copy = Elsewhere(lost, dataset_id or "", fits, protects=protects)
-        others += [copy] if fits else []
+    # A copy at the report's path that does not count the run can have later fits. This
+    # home may not know it, for example if arrays have no data set.
+    listed = [own, *others] if found.limit else others
+    if not any(_can_be(reported.path, None, one) for one in listed):
+        others += _copy_at(reported) if found.limit or found.lost else []
     known = [
         one
         for one in others
@@ -967,6 +963,24 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
         if not is_listed(one, [*known, own], folder)
     ]
     return replace(found, elsewhere=elsewhere)
+
+
+def _copy_at(one: Elsewhere) -> list[Elsewhere]:
+    """Return the ledger at a place as a list, empty without a charged copy of `one`."""
+    if not (is_on_server(one.path) or os.path.isfile(one.path)):
+        return []
+    try:
+        with closing(Ledger(one.path, read_only=True)) as book:
+            fits = 0 if moved_to(book)[1] else book.count_fits()
+            found = replace(
+                one, fits=fits, identity=book.meta(IDENTITY), protects=_protects(book)
+            )
+    except HeldLedger:
+        raise
+    except LedgerError:  # it may have fits
+        return [one]
+    same = one.identity in (None, found.identity)
+    return [found] if same and fits else []
 
 
 def is_listed(

@@ -32,7 +32,7 @@ from dphead.fit.fit import FitResult
 from dphead.fit.options import TUNING
 from dphead.planning.plan import Plan
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.ledger import Ledger
+from dphead.privacy.ledger import Ledger, spent
 from dphead.privacy.ledger.store import IDENTITY
 
 
@@ -206,15 +206,16 @@ def ledger_totals(
     The remaining epsilon is at `delta`, for a fit with the releases `events`. The total
     is at `delta` too if there is no budget.
     """
-    budget = ledger.budget()
-    remaining = ledger.remaining(events, delta)
+    remaining, budget = ledger.remaining(events, delta), ledger.budget()
     delta = budget["delta"] if budget else delta
-    spent = ledger.spent(delta)
+    # of one moment, because other processes may charge
+    charged, fits, relation, limit = ledger.totals()
+    total = spent(charged, fits, delta, relation, limit)
     return {
-        "fits": ledger.count_fits(),
-        "total_epsilon": spent.epsilon,
+        "fits": fits,
+        "total_epsilon": total.epsilon,
         "total_is": "plain sum",
-        "total_accountant": spent.accountant,
+        "total_accountant": total.accountant,
         "delta": delta,
         "budget": budget,
         "is_sum": ledger.is_sum(),

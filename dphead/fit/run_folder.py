@@ -30,9 +30,9 @@ from dphead.fit.ledgers import (
     counted_in,
     data_set_of,
     is_listed,
-    ledger_holding,
     ledger_name,
     ledger_path,
+    ledgers_holding,
     open_ledger,
     read_ledger,
 )
@@ -264,7 +264,7 @@ def data_set_begun(out: Path, known: Sequence[Overlap]) -> str | None:
     for other in known:
         of, whole = other.dataset_id, other.shared == other.own
         to_get = marker.get("ledger") == str(ledger_name(None, of))
-        if whole and (to_get or ledger_holding(of, marker["fit_id"])):
+        if whole and (to_get or ledgers_holding(of, marker["fit_id"])):
             return of
     return None
 

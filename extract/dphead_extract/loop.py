@@ -6,7 +6,7 @@ Before the loop, `survey` checks all images.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,8 +124,14 @@ def check_same(found: np.ndarray, expected: np.ndarray | None, start: int = 0) -
     )
 
 
-def read_digests(source: Source, salt: str, n_rows: int, workers: int) -> np.ndarray:
-    """Return the row digests of a source's first images; 0 for unreadable ones."""
+def read_digests(
+    source: Source, salt: str, n_rows: int, workers: int, unreadable: Collection[int]
+) -> np.ndarray:
+    """Return the row digests of a source's first images; 0 for unreadable ones.
+
+    Raises ResumableError if an image became unreadable: `unreadable` has the rows that
+    were unreadable before.
+    """
 
     def digest(raw: np.ndarray | bytes | None) -> Any:
         try:
@@ -135,7 +141,13 @@ def read_digests(source: Source, salt: str, n_rows: int, workers: int) -> np.nda
         return _row_digest(salt, source.forms(raw, image), image)
 
     found = _each(source, digest, n_rows, workers)
-    return np.fromiter(found, np.dtype((np.uint8, 16)), n_rows)
+    digests = np.fromiter(found, np.dtype((np.uint8, 16)), n_rows)
+    if not set(np.flatnonzero(~digests.any(axis=1))) <= set(unreadable):
+        raise ResumableError(
+            "An image became unreadable while images were compared. Run the same "
+            "command again."
+        )
+    return digests
 
 
 def _each(

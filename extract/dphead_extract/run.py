@@ -181,7 +181,8 @@ def extract(
         with open_same(options.same_data_as, options.dataset_id, n_rows) as other:
             salt, rows = other.salt, slice(part.first, part.first + part.n_rows)
             expected = other.row_digest[rows]
-        check_same(read_digests(part, salt, part.n_rows, workers), expected)
+        again = read_digests(part, salt, part.n_rows, workers, found.unreadable)
+        check_same(again, expected)
     seen = np.array(found.digests, np.uint64)
     targets: list[Target] = []
     with ExitStack() as stack:
@@ -199,7 +200,7 @@ def extract(
             people.keep(writer.dataset_id, rows, part.group)
         overlaps: list[Overlap] = []
         if options.index is not None:
-            _check_written(options.index, part, targets, workers)
+            _check_written(options.index, part, targets, workers, found)
             # add before the first row, so that the index has the images of a killed run
             options.index.add(writer.dataset_id, seen)
             overlaps = options.index.overlaps(seen, but=writer.dataset_id)
@@ -279,7 +280,11 @@ def _per_host(variable: str, default: int) -> int:
 
 
 def _check_written(
-    index: ImageIndex, source: Source, targets: Sequence[Target], workers: int
+    index: ImageIndex,
+    source: Source,
+    targets: Sequence[Target],
+    workers: int,
+    found: Survey,
 ) -> None:
     """Raise ExtractError if a resumed file has rows that the index may lack.
 
@@ -295,7 +300,8 @@ def _check_written(
         ):
             return
         n_rows = max(writer.next_row for writer in writers)
-        now = read_digests(source, writers[0].salt, n_rows, workers)
+        salt, unreadable = writers[0].salt, found.unreadable
+        now = read_digests(source, salt, n_rows, workers, unreadable)
         for writer, file in zip(writers, files, strict=True):
             read = np.flatnonzero(file.valid[: writer.next_row])
             if not np.array_equal(file.row_digest[read], now[read]):

@@ -9,12 +9,13 @@ from dphead_extract.backbones.base import BackboneOptions
 from dphead_extract.errors import ExtractError, FormatError, ResumableError
 from dphead_extract.features.format import open_features
 from dphead_extract.features.writing import FeaturesWriter
-from dphead_extract.images import PixelRange
+from dphead_extract.images import PixelRange, UnreadableImage
 from dphead_extract.index import ImageIndex
 from dphead_extract.normalization import RowNorm
 from dphead_extract.run import ExtractOptions, extract
 from dphead_extract.shards import blocks_of
 from dphead_extract.sources.classes import Classes, class_names
+from dphead_extract.sources.image import Source
 from numpy.testing import assert_allclose, assert_array_equal
 from pictures import encoded, pack
 from PIL import Image
@@ -135,6 +136,32 @@ def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
     assert sorted(p.name for p in tmp_path.glob("d.h5*")) == []
     with pytest.raises(FormatError, match="not 10 rows"):
         extract(options(digits_npz, tmp_path / "d.h5", limit=10, **same_data))
+
+
+def test_an_image_that_becomes_unreadable_while_it_is_compared_is_no_other_image(
+    digits_npz, tmp_path, monkeypatch
+):
+    """A volume can go away, and the same command then finds the images again."""
+    made = options(digits_npz, tmp_path / "a.h5")
+    extract(made)
+    index = ImageIndex(tmp_path / "index")
+    again = replace(
+        made, output=tmp_path / "b.h5", same_data_as=made.output, index=index
+    )
+    decode, decoded = Source.decode, []
+
+    def later(*of):
+        decoded.append(1)
+        if len(decoded) > 300:  # the images were checked once
+            raise UnreadableImage("The volume is away.")
+        return decode(*of)
+
+    monkeypatch.setattr(Source, "decode", later)
+    with pytest.raises(ExtractError) as raised:
+        extract(again)
+    assert isinstance(raised.value, ResumableError), raised.value
+    monkeypatch.setattr(Source, "decode", decode)
+    assert extract(again).problems == []
 
 
 def test_files_of_several_backbones_have_the_rows_of_single_files(

@@ -211,3 +211,25 @@ def test_the_statement_says_that_fits_on_copies_of_the_rows_may_be_uncounted(tmp
         limited = ("may not recognize fits on the same images", "sqlite are counted.")
         assert [part in text for part in counted] == [known] * 2
         assert [part in text for part in limited] == [not known] * 2
+
+
+def test_the_total_and_the_number_of_fits_are_of_one_moment(tmp_path, monkeypatch):
+    """Another process may charge while the total is computed."""
+    book = Ledger(tmp_path / "l.sqlite")
+    made = make_plan(LeastSquares(), FACTS, epsilon=1.0, delta=1e-5)
+
+    def charge() -> None:
+        fit_rows(made, ArrayRows(X, Y), ledger=book)
+
+    def late(*given):
+        charge()
+        return total(*given)
+
+    charge()
+    total = report.spent
+    before = report.ledger_totals(book, made.events(), 1e-5)
+    monkeypatch.setattr(report, "spent", late)
+    found = report.ledger_totals(book, made.events(), 1e-5)
+    assert len(book.fits()) == 2
+    both = ("fits", "total_epsilon")
+    assert [found[key] for key in both] == [before[key] for key in both]

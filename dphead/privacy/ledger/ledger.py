@@ -198,7 +198,7 @@ class Ledger(LedgerFile):
         Spent
             As the function `spent` computes it.
         """
-        events, number, relation, budget = self._totals()
+        events, number, relation, budget = self.totals()
         delta = budget["delta"] if budget else delta
         events = together([*events, *more])
         return spent(events, number + bool(more), delta, relation, budget)
@@ -210,12 +210,12 @@ class Ledger(LedgerFile):
         budget.
         """
         # One snapshot, so that all four values are of the same moment.
-        events, number, relation, budget = self._totals()
+        events, number, relation, budget = self.totals()
         if budget is None:
             return None
         return remaining(events, number, kind, relation, budget, delta)
 
-    def _totals(self) -> tuple[list[GaussianEvent], int, str, dict[str, float] | None]:
+    def totals(self) -> tuple[list[GaussianEvent], int, str, dict[str, float] | None]:
         """Return the events, the number of fits, the relation and the budget."""
         with self.snapshot():
             facts = self.facts()
