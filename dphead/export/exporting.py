@@ -113,8 +113,7 @@ def export(
             f"{out} is a file or is not empty. Choose a new or an empty folder with -o."
         )
     path = None if weights is None else Path(weights)
-    finished = read_known(run, ledger)
-    trained = _trained(run, finished, path, model)
+    trained, finished = _read(run, path, model, ledger)
     form = _format(to, trained.kind)
     takes = code = not_compared = ""
 
@@ -159,16 +158,17 @@ def _compare(ours: np.ndarray, theirs: np.ndarray) -> None:
         )
 
 
-def _trained(
-    run: Path, finished: FinishedRun, weights: Path | None, model: Any
-) -> Trained:
-    """Return the head or the network of a run folder."""
+def _read(
+    run: Path, weights: Path | None, model: Any, ledger: str | Path | None
+) -> tuple[Trained, FinishedRun]:
+    """Return the head or the network of a run folder, and the run's records."""
     network = (run / "model.json").exists()
     head, facts = (None, read_sealed(run, "model")[1]) if network else open_head(run)
+    finished = read_known(run, ledger)
     if network:
         facts["extraction"] = finished.report["data"]["extraction"]
     guarantee = guarantee_of(run, finished, facts)
-    return Trained(run, head, facts, guarantee, weights, model)
+    return Trained(run, head, facts, guarantee, weights, model), finished
 
 
 def _format(to: str, kind: str) -> Format:
