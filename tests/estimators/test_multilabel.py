@@ -99,10 +99,10 @@ def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
     "change, said",
     [
         ({"method": "dp-ls"}, r"'dp-ls' cannot use rows with several .* ClassSums"),
-        ({"settings": {"estimate": True}}, r"several classes, because CorrectCounts"),
+        ({"settings": {"estimate": True}}, r"several classes with these settings"),
         (
             {"method": "dp-sgd", "settings": {"loss": "softmax"}},
-            r"because Gradient.*softmax.* with the sigmoid loss",
+            r"one class per row.* with the sigmoid loss",
         ),
     ],
 )

@@ -305,7 +305,7 @@ def test_hostile_arrays_are_refused_in_a_line(tmp_path, data):
         ("a,split\n1,night\n", "A split must be one of"),
         ("a,label\n1,horse\n", "the label 'horse'"),
         ("0.1,0.2\n0.3,0.4\n", "must name the columns"),
-        (",a\n0,1\n", "a column ''"),
+        (",a\n0,1\n", "whose column ''"),
         ("a,Label\n1,0\n", "label=NAME is required, .* columns Label"),
         ("a,group,GROUPS\n1,0,1\n", "columns group, GROUPS"),
         ("a;b\n1;2\n0,5;1\n", "column 'a' .* has '0,5', which is not a number"),
@@ -326,7 +326,7 @@ def test_another_column_of_labels_and_an_index_are_no_features(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [0.5, 1], "kind": ["cat", "dog"], "label": [0, 1]})
     frame.to_parquet(tmp_path / "f.parquet", index=False)
-    with pytest.raises(ExtractError, match="a column 'label'"):
+    with pytest.raises(ExtractError, match="whose column 'label'"):
         imported(tmp_path / "f.parquet", Columns(label="kind"))
     got = imported(tmp_path / "f.parquet", Columns(("a",), label="kind"))
     assert got["features"].tolist() == [[0.5], [1]]
