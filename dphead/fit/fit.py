@@ -299,9 +299,10 @@ def _check_takes_sets(solver: Solver[Any], facts: ProblemInfo) -> None:
     for planned in solver.plan(facts):
         if not planned.statistic.takes_sets:
             raise ValueError(
-                f"method {solver.name!r} cannot use rows with several classes with these "
-                "settings, because one of its sums needs one class per row. Use auto, "
-                "dp-sgd, dp-adam, dp-optax, dp-fc or dp-newton, with the sigmoid loss."
+                f"method {solver.name!r} with these settings cannot use rows with "
+                "several classes, because one of its sums needs one class per row. Use "
+                "auto, dp-sgd, dp-adam, dp-optax, dp-fc or dp-newton, with the sigmoid "
+                "loss."
             )
 
 

@@ -331,7 +331,7 @@ def test_another_column_of_labels_and_an_index_are_no_features(tmp_path):
     got = imported(tmp_path / "f.parquet", Columns(("a",), label="kind"))
     assert got["features"].tolist() == [[0.5], [1]]
     frame[["a"]].set_axis([7, 3]).to_parquet(tmp_path / "g.parquet")
-    with pytest.raises(ExtractError, match="a column '__index_level_0__'"):
+    with pytest.raises(ExtractError, match="whose column '__index_level_0__'"):
         imported(tmp_path / "g.parquet")
 
 
