@@ -243,7 +243,7 @@ def is_users(spec: ModelSpec) -> bool:
     if not spec.of_timm:
         return spec.of_user
     known = import_timm().models
-    # names of a hub or a folder are not in the registry, and may mean a user's function
+    # a module of the user's own can have any name
     if not known.is_model(spec.model):
         return True
     made = known.model_entrypoint(spec.model)

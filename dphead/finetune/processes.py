@@ -26,9 +26,10 @@ def refuse_processes() -> None:
 
     In a loop of one's own, each of them would charge and release a separate training.
     """
-    group = dist.is_available() and dist.is_initialized()
     others = os.environ.get("WORLD_SIZE", "") not in ("", "1")
-    if others or (group and dist.get_world_size() > 1):
+    if others or (
+        dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    ):
         raise ValueError(
             "`PrivateTraining` runs in one process, and this process is one of "
             "several. Start one process with WORLD_SIZE unset, or use `dphead "
@@ -39,7 +40,8 @@ def refuse_processes() -> None:
 def torchrun_place() -> Place | None:
     """Return this process's place under torchrun, or None if it is the only process.
 
-    Processes of one host connect on loopback.
+    Processes of one torchrun command, or of a loopback MASTER_ADDR, connect on
+    loopback.
 
     Raises
     ------
@@ -56,8 +58,9 @@ def torchrun_place() -> Place | None:
             "WORLD_SIZE."
         )
     rank, count = int(given["RANK"]), int(given["WORLD_SIZE"])
-    one_host = os.environ.get("LOCAL_WORLD_SIZE") == given["WORLD_SIZE"]
     host, port = given["MASTER_ADDR"], given["MASTER_PORT"]
+    one_host = os.environ.get("LOCAL_WORLD_SIZE") == given["WORLD_SIZE"]
+    one_host |= Place(f"{host}:{port}").local
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         host, port = _published(rank, host, int(port), one_host).rsplit(":", 1)
     # torchrun's own port can be reached from other hosts: take no address from there
@@ -75,8 +78,9 @@ def _published(rank: int, host: str, port: int, one_host: bool) -> str:
         store = TCPStore(host, port, is_master=False, timeout=wait)
         if rank == 0:
             # gloo listens on this address too
-            name = "localhost" if one_host else socket.gethostname()
-            own = socket.gethostbyname(name)
+            own = socket.gethostbyname(
+                "localhost" if one_host else socket.gethostname()
+            )
             with socket.socket() as free:
                 free.bind((own, 0))
                 store.set(key, f"{own}:{free.getsockname()[1]}")

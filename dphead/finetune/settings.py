@@ -196,9 +196,9 @@ class ModelSpec:
         check_settings(self)
         name = self.model
         if self.is_wide:
-            sizes = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
-            depth, width = (int(part) for part in sizes.groups()) if sizes else (0, 0)
-            if depth < 10 or (depth - 4) % 6 or width < 1:
+            sizes = re.fullmatch(r"wrn-(\d+)-[1-9]\d*", name)
+            depth = int(sizes[1]) if sizes else 0
+            if depth < 10 or (depth - 4) % 6:
                 raise ValueError(
                     "--model wrn-DEPTH-WIDTH needs a depth of 10, 16, 22, ... and a "
                     f"width of at least 1, got {name}. Try wrn-16-4."
@@ -207,6 +207,12 @@ class ModelSpec:
             raise ValueError(
                 f"--model tb21-NAME needs one of {', '.join(_TB21)}, got {name}. Try "
                 "tb21-cifar10."
+            )
+        # of a folder or a hub: reports and the ledger would publish its path
+        if ":" in name and not self.of_user:
+            raise ValueError(
+                f"--model must be a name of timm without ':', got {name!r}. Name the "
+                "model, and give its weights file with --weights."
             )
 
     @property

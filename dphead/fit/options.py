@@ -173,7 +173,7 @@ class Place:
     def local(self) -> bool:
         """Return whether all processes run on this host."""
         host = self.coordinator.rpartition(":")[0].strip("[]")
-        return host in ("127.0.0.1", "localhost", "::1")
+        return host in ("localhost", "::1") or host.startswith("127.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -293,8 +293,6 @@ def test_a_users_own_network_is_watched_if_timm_knows_its_name(monkeypatch):
     wrapped = wraps(known["resnet18"])(lambda **given: by_first_of_chunk(**given))
     monkeypatch.setitem(known, "wrapped", wrapped)
     assert is_users(ModelSpec("old_first")) and is_users(ModelSpec("wrapped"))
-    # config.json of a folder or a hub can name such a function
-    assert is_users(ModelSpec("local-dir:folder")) and is_users(ModelSpec("hf-hub:a/b"))
     assert not is_users(ModelSpec("resnet18")) and not is_users(ModelSpec("wrn-10-1"))
 
 

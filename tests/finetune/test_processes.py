@@ -303,19 +303,28 @@ def test_processes_find_process_0_where_torchrun_says(monkeypatch):
         torchrun_place()
 
 
-@pytest.mark.parametrize("one_host", [True, False])
-def test_torchruns_own_store_gives_the_port_of_process_0(one_host, monkeypatch):
-    """On one host it cannot send a process elsewhere: other hosts reach that store."""
+@pytest.mark.parametrize(
+    "one_host, address",
+    [(True, "127.0.0.1"), (False, "127.0.0.1"), (False, "0.0.0.0")],
+)
+def test_torchruns_own_store_gives_the_port_of_process_0(
+    one_host, address, monkeypatch
+):
+    """On one host it cannot send a process elsewhere: other hosts reach that store.
+
+    Two torchrun commands with a loopback address are on one host.
+    """
     agent = torch.distributed.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        address, 0, is_master=True, wait_for_workers=False
     )
     given = TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "True", "RANK": "1"}
-    given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(agent.port)}
+    given |= {"MASTER_ADDR": address, "MASTER_PORT": str(agent.port)}
     given |= {"LOCAL_WORLD_SIZE": "2" if one_host else "1"}
     set_environment(monkeypatch, **given)
     agent.set("dphead 0", "192.0.2.1:4444")
     place = torchrun_place()
-    expected = "127.0.0.1:4444" if one_host else "192.0.2.1:4444"
+    local = one_host or address == "127.0.0.1"
+    expected = "127.0.0.1:4444" if local else "192.0.2.1:4444"
     assert place.coordinator == expected
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr("socket.gethostname", lambda: "localhost")
