@@ -74,8 +74,9 @@ def _published(rank: int, host: str, port: int, one_host: bool) -> str:
     """
     key = f"dphead {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     try:
-        wait = timedelta(seconds=Place.timeout)
-        store = TCPStore(host, port, is_master=False, timeout=wait)
+        store = TCPStore(
+            host, port, is_master=False, timeout=timedelta(seconds=Place.timeout)
+        )
         if rank == 0:
             # gloo listens on this address too
             own = socket.gethostbyname(

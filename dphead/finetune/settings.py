@@ -208,10 +208,10 @@ class ModelSpec:
                 f"--model tb21-NAME needs one of {', '.join(_TB21)}, got {name}. Try "
                 "tb21-cifar10."
             )
-        # of a folder or a hub: reports and the ledger would publish its path
-        if ":" in name and not self.of_user:
+        # reports and the ledger would publish the path of a folder
+        if name.startswith(("local-dir:", "hf-hub:")):
             raise ValueError(
-                f"--model must be a name of timm without ':', got {name!r}. Name the "
+                f"--model must not name a folder or a hub, got {name!r}. Name the "
                 "model, and give its weights file with --weights."
             )
 
