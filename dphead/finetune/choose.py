@@ -122,7 +122,10 @@ def schedule(
         assert steps is not None
         sigma, count = noise_multiplier, steps
         batch_size = _largest(
-            lambda b: cost(sigma, b, count) <= epsilon, n_rows, "a batch of 1", epsilon
+            lambda b: cost(sigma, b, count) <= epsilon,
+            n_rows,
+            f"--steps {count} with a batch of 1",
+            epsilon,
         )
     elif steps is None:
         assert noise_multiplier is not None

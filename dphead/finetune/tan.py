@@ -6,7 +6,6 @@ has a very large epsilon and charges nothing, so its images must be public.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,25 +57,28 @@ def plans(
     """
     if noise_multiplier < MIN_SIGMA:
         raise ValueError(
-            f"--noise-multiplier must be at least {MIN_SIGMA:g}, because epsilon "
-            f"follows TAN only then, got {noise_multiplier:g}. Pass {MIN_SIGMA:g} or "
-            "more."
+            f"epsilon follows TAN only at --noise-multiplier {MIN_SIGMA:g} or more, got"
+            f" {noise_multiplier:g}. Pass {MIN_SIGMA:g}."
         )
     check_budget(epsilon, delta)
     target = Target(epsilon, delta, accountant="rdp")
     found = []
+    why = None
     for count in steps:
-        with suppress(ValueError):  # no batch size spends the budget
+        try:
             one = schedule(
                 n_rows, target, noise_multiplier=noise_multiplier, steps=count
             )
             if one.batch_size < n_rows:
                 found.append(one)
+        except ValueError as error:
+            # too many steps, for a batch of 1 or for any plan
+            why = why or error
     if not found:
-        raise ValueError(
-            f"--epsilon {as_declared(epsilon)} cannot be spent at sigma "
-            f"{noise_multiplier:g} by a batch size below {n_rows}, got steps "
-            f"{', '.join(map(str, steps))}. Pass other --steps, or another --epsilon."
+        raise why or ValueError(
+            f"At sigma {noise_multiplier:g}, batches of all {n_rows} rows do not use "
+            f"up --epsilon {as_declared(epsilon)} in {max(steps)} steps. Use more "
+            "--steps, or lower --epsilon."
         )
     return found
 
@@ -179,8 +181,7 @@ def predict_full_run(runs: Sequence[Simulated], batch_size: float) -> Prediction
 
     The prediction has an interval of 95 %.
     """
-    sizes = np.array([r.batch_size for r in runs])
-    accuracies = np.array([r.accuracy for r in runs])
+    sizes, accuracies = np.array([(r.batch_size, r.accuracy) for r in runs]).T
     return predict_with_interval(sizes, accuracies, batch_size, 0.95)
 
 

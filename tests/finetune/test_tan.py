@@ -37,8 +37,13 @@ def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
     assert work[1] / work[0] == pytest.approx(4.0, rel=0.1)  # sqrt(16)
     with pytest.raises(ValueError, match="epsilon follows TAN only"):
         plans(50_000, epsilon=8.0, delta=1e-5, steps=[250], noise_multiplier=1.0)
-    with pytest.raises(ValueError, match="cannot be spent"):
+
+
+def test_a_budget_that_no_plan_spends_is_called_too_small_or_too_large():
+    with pytest.raises(ValueError, match="too small for --steps 10 with a batch of 1"):
         plans(100, epsilon=1e-3, delta=1e-5, steps=[10])
+    with pytest.raises(ValueError, match="do not use up --epsilon 8 in 2 steps"):
+        plans(1000, epsilon=8.0, delta=1e-5, steps=[1, 2])
 
 
 def test_simulations_run_on_public_data_only_and_predict_from_their_line():
