@@ -477,7 +477,7 @@ class Elsewhere:
         if self.shares:
             of = f"data set {self.dataset_id}, which shares the ledger of this one"
         if (o := self.overlap) is not None:
-            of = f"data set {o.dataset_id}, which holds {o.shared:,} of its images"
+            of = f"data set {o.dataset_id}, which holds {o.shared:,} of these images"
         return f"{self.place} of {of}"
 
     @property
@@ -522,20 +522,33 @@ def check_alone(
             _check_server(other.path, team_url(), notes_path(other.dataset_id))
         if other.budget is not None:
             limit = f"epsilon={as_declared(other.budget['epsilon'])}"
-            todo = "Drop --ledger, or pass the ledger with the budget."
-            if other.overlap is not None:
-                todo += " Or extract the same images with --dataset-id."
+            found = f"These images have the budget {limit} in {other}."
+            todo = (
+                "To count there, pass the ledger with the budget (--ledger, `ledger`)."
+            )
+            if (both := other.overlap) is not None:
+                found = (
+                    f"{both.shared:,} of these images are also in data set "
+                    f"{both.dataset_id}, with the budget {limit} in {other.place}."
+                )
+                # a ledger takes no fit of another data set
+                todo = (
+                    "Repeat the command that read these images, with --dataset-id "
+                    f"{both.dataset_id}."
+                )
             elif is_on_server(own) and not is_on_server(other.path):
                 todo = "Type `dphead ledger move` with the path of the ledger."
             raise LedgerError(
-                f"These images have the budget {limit} in {other}, not in the ledger "
-                f"{own}. Nothing was charged. {_remedy(other) or todo}"
+                f"{found} Fits in the ledger {own} would not count toward this budget. "
+                f"Nothing was charged. {_remedy(other) or todo}"
             )
         if budget is not None and other.fits != 0:
-            todo = "Use a ledger without a budget, and state the epsilon of each."
+            todo = (
+                "Use a ledger without a budget, and state the epsilon of each ledger."
+            )
             raise LedgerError(
-                f"a budget must count every fit on the same images, and the ledger "
-                f"{own} does not count {other}. Nothing was charged or set. "
+                "a budget must count every fit on the same images, but the ledger "
+                f"{own} does not count fits in {other}. Nothing was charged or set. "
                 f"{_remedy(other) or todo}"
             )
     _check_seen(own)

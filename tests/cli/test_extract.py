@@ -68,9 +68,9 @@ def test_a_part_is_asked_about_and_named_when_it_is_counted_apart(images, tmp_pa
     fitted("fit", tmp_path / "part.h5", "-o", tmp_path / "apart", *FIT)
     found = json.loads(dphead("check", tmp_path / "apart", "--json").out)
     named = {f["name"]: f["what"] for f in found["findings"]}
-    assert "holds 30 of its images" in named["fits in another ledger"]
+    assert "holds 30 of these images" in named["fits in another ledger"]
     report = (tmp_path / "apart" / "report.json").read_text()
-    assert "of its images" not in report
+    assert "of these images" not in report
     with open_features(tmp_path / "all.h5") as file:
         again = (*command[:2], "-o", tmp_path / "n.h5", *SCATTER)
         fitted(*again, "--dataset-id", file.dataset_id)

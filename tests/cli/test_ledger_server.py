@@ -239,7 +239,7 @@ def test_the_budget_of_images_is_set_by_the_name_of_their_ledger(url, tmp_path, 
     same = uuid.uuid4().hex
     image_index().add(same, images)
     said = words(refused(dphead("ledger", "budget", place.replace(name, same), *limit)))
-    assert "These images have the budget epsilon=3" in said
+    assert "with the budget epsilon=3 in the ledger" in said
     assert Ledger(url, name).budget()["epsilon"] == 3
     assert "Type a features file" in refused(dphead("ledger", "budget", url, *limit))
     assert "SOURCE must be a file" in refused(dphead("ledger", "move", place, url))

@@ -124,9 +124,14 @@ def test_other_data_sets_with_the_images_keep_the_budget_too(
     index.add(id_of(features), np.arange(200, dtype=np.uint64))
     index.add(id_of(other), np.arange(200 - shared, 400 - shared, dtype=np.uint64))
     fitted("ledger", "budget", features, *BUDGET)
-    assert INSIDE in refused(fit(other, tmp_path / "run"))
-    said = refusal("ledger", "budget", other, *BUDGET)
-    assert "These images have the budget" in said
+    for said in (
+        refused(fit(other, tmp_path / "run")),
+        refusal("ledger", "budget", other, *BUDGET),
+    ):
+        assert f"{shared} of these images are also in data set" in said
+        # a ledger takes no fit of another data set
+        assert f"with --dataset-id {id_of(features)}." in said
+        assert "--ledger" not in said
 
 
 def test_an_estimator_keeps_the_budget_too(features, tmp_path):
