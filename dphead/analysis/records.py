@@ -332,8 +332,10 @@ def plan_of(report: dict[str, Any], file: Path) -> Plan:
         )
         return Plan(*guarantee, g["group_cap"], g["group_mean"], specs=specs)
     except (KeyError, TypeError, ValueError) as error:
-        # a KeyError or TypeError names only fields and functions of dphead
-        why = f": {error}" if isinstance(error, ValueError) else ""
+        # A KeyError or TypeError names only fields and functions of dphead. The remedy
+        # of a ValueError is for a new plan.
+        text = str(error).partition(". ")[0].rstrip(".")
+        why = f": {text}" if isinstance(error, ValueError) else ""
         raise ValueError(
             f"{file} has an invalid or missing value under `guarantee`{why}. Restore "
             "the file from a backup."

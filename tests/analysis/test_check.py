@@ -357,6 +357,10 @@ def test_the_longest_plan_that_a_fit_may_have_is_read_from_its_report(run):
     row["count"] += 1
     with pytest.raises(ValueError, match="`guarantee`: the count 1048577 is not"):
         records.plan_of(report, run)
+    row |= {"count": 1, "sampling_prob": 3}
+    # the remedy is that of a changed report, not that of a new plan
+    with pytest.raises(ValueError, match=r"\(0, 1\], got 3\. Restore the file from a"):
+        records.plan_of(report, run)
     row["ReleaseSpec"] = row.pop("count")
     with pytest.raises(ValueError, match=r"under `guarantee`\. Restore the file"):
         records.plan_of(report, run)

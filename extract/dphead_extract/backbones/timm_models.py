@@ -219,9 +219,11 @@ def _with_config(
         foreign = _foreign(arguments)
         arguments = dict(arguments)
     except (TypeError, ValueError, AttributeError) as error:
+        # without the remedy of `check_scale`, which is for options
+        why = first_line(error).partition(". ")[0]
         raise ExtractError(
-            f"{str(path)!r} is damaged ({first_line(error)}). Move the weights to a "
-            "folder without it, and type --mean, --std and --image-size."
+            f"{str(path)!r} is damaged ({why}). Move the weights to a folder without "
+            "it, and type --mean, --std and --image-size."
         ) from error
     if foreign:
         raise ExtractError(

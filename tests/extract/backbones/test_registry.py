@@ -354,6 +354,8 @@ def unsafe_load(path, map_location, weights_only):
         ({"pretrained_cfg": "x"}, "is damaged"),
         ({"pretrained_cfg": {"mean": "x"}}, "is damaged"),
         ({"pretrained_cfg": {"input_size": 5}}, "is damaged"),
+        # the file is refused, so the remedy of an option would be wrong
+        ({"pretrained_cfg": {"std": [0]}}, r"pixels from 0 to 1, got 0\)\. Move"),
     ],
 )
 def test_a_hostile_config_json_is_refused_in_a_sentence(hub, change, message):
