@@ -35,7 +35,7 @@ from dphead.privacy.rounding import rounded_down, rounded_up
     "--confidence",
     type=values.Number(0.51, 0.999999),
     default=0.9999,
-    help="Joint confidence of the bounds, and of the tests of the noise.",
+    help="Joint confidence of the bounds. All tests together have the same confidence.",
 )
 @click.option(
     "-o", "--output", "out", type=values.PATH, help="Folder to write audit.json to."

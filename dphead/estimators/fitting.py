@@ -533,8 +533,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         check_folder(out, [])
         if self._result.plan.private and not ledger.holds(self._result.fit_id):
             raise LedgerError(
-                f"The ledger {ledger.path} does not have this fit. Keep it, because it "
-                "can have other fits, and restore a copy with all fits."
+                f"The ledger {ledger.path} does not have this fit. Keep this ledger in "
+                "its place, because it can have other fits. Restore a copy with all "
+                "fits in another place."
             )
         about = self._about
         at_fit, notes = about_people(vars(about.source)), self.privacy_.notes

@@ -121,8 +121,8 @@ def build_network(
         if sparse or value.is_meta or (value.requires_grad and value.is_complex()):
             raise ValueError(
                 f"--model has {name}, a {value.layout} tensor of {value.dtype} on "
-                f"{value.device}. Give it values, train real numbers only, and "
-                "register a sparse buffer with `persistent=False`."
+                f"{value.device}. Load values for a tensor on meta, train real "
+                "numbers only, and register a sparse buffer with `persistent=False`."
             )
     return model
 
@@ -396,7 +396,7 @@ def refuse_hooks(modules: Iterable[nn.Module]) -> None:
         if type(mode) is not DeviceContext:
             raise ValueError(
                 f"torch has a mode ({type(mode).__name__}) that would see the rows of "
-                "every operation. Leave its block `with`."
+                "every operation. Leave the `with` block of this mode."
             )
     if is_tracing():
         raise ValueError(
@@ -405,8 +405,8 @@ def refuse_hooks(modules: Iterable[nn.Module]) -> None:
         )
     # raises the error if there are such hooks
     with disable_saved_tensors_hooks(
-        "torch has hooks for saved tensors, which would see rows. Leave their block "
-        "`with`, such as save_on_cpu."
+        "torch has hooks for saved tensors, which would see rows. Leave the `with` "
+        "block of these hooks, such as save_on_cpu."
     ):
         pass
     for kind, hooks in vars(nn.modules.module).items():

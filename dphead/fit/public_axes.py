@@ -120,7 +120,7 @@ def _chosen(
         if count is not None:
             raise ValueError(
                 f"`--axes-count` (`axes_count`) {count} needs public images. Add "
-                "`--axes-from PUBLIC.h5` (`axes_from`), or drop it."
+                "`--axes-from PUBLIC.h5` (`axes_from`), or drop `--axes-count`."
             )
         return None
     count = number_of_axes(facts) if count is None else count

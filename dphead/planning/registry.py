@@ -59,7 +59,7 @@ def solver_class(name: str) -> type:
 
 
 def our_class(name: str) -> type:
-    """Return the solver class of a dphead method, without installed packages."""
+    """Return dphead's class of a method, even if a package also has this method."""
     module, attribute = OURS[name].split(":")
     return getattr(import_module(module), attribute)
 

@@ -111,7 +111,7 @@ class RowTransform:
         if n_features > _MAX_FEATURES:
             raise ValueError(
                 f"Rows can have at most {_MAX_FEATURES} features, got {n_features}. "
-                "The squares of more could overflow. Use fewer features."
+                "With more, a sum of squares could overflow. Use fewer features."
             )
         return n_features + (1 if self.append else 0)
 

@@ -231,7 +231,8 @@ class Auto:
         if not isinstance(centering, Centering):
             return centering
         centering = replace(centering, share=center_share(facts, centering.share))
-        # the squares take 1 % of mu², even if all features have the same size
+        # The release of mean squares takes 1 % of mu², even if scaling by them then
+        # changes nothing. So a weak budget is not spent on it.
         strong = self.scale == "auto" and is_strong(facts)
         if self.scale == "always" or strong:
             return replace(centering, scale_share=SCALE_SHARE)

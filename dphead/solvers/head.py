@@ -249,8 +249,8 @@ def float_rows(transform: RowTransform, x: np.ndarray) -> np.ndarray:
 
     Notes
     -----
-    Training and prediction share `privacy.transform.transformed`. Rows of any scale
-    within float32 keep their direction.
+    Training and prediction share `privacy.transform.transformed`. It normalizes rows of
+    any scale within float32 without overflow or underflow.
     """
     # numbers beyond float32 and signaling NaNs would warn
     with np.errstate(all="ignore"):

@@ -28,7 +28,7 @@ from dphead.privacy.python_values import python_value
 TRIALS = "trials on training rows, not stored"
 OFF = "off"
 
-# what solvers import from here
+# imported from dphead_extract.declared for modules that import this one
 __all__ = ["CHOSEN", "Declared", "Range", "Setting", "is_a", "settings_of", "typed"]
 
 # largest valid number: its square fits a float32; chosen, not measured

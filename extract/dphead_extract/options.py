@@ -40,8 +40,8 @@ DATASET_ID = data_set_option(
     metavar="HEX",
 )
 SAME_DATA_AS = data_set_option(
-    "Features file of the same images or rows. The command uses its data set and its "
-    "ledger.",
+    "Features file of the same images or rows. The command uses the data set and the "
+    "ledger of this file.",
     existing="a features file",
     shared=False,
 )

@@ -256,8 +256,8 @@ class People:
             )
         merge = (
             "That data set has a ledger of its own. Type `dphead ledger people "
-            f"{self.system} FILE` with a features file of it, to merge its ledger with "
-            "the system's"
+            f"{self.system} FILE` with a features file of that data set, to merge the "
+            "two ledgers"
         )
         drop = ", and drop --new-people" * self.new
         return (

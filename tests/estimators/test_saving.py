@@ -112,7 +112,7 @@ def test_fits_that_a_ledger_in_memory_counted_are_not_called_one_fit(tmp_path):
     assert "only fits of one ledger are counted" in checked
     statement = read_run(run).report["statement"]
     assert "The guarantee for all fits in this ledger is epsilon = 3" in statement
-    assert "other fits from the same data add to them" in statement
+    assert "other fits from the same data add to the privacy loss" in statement
     page = words((run / "report.html").read_text())
     for text in (checked, statement, page):
         assert "nly this fit" not in text

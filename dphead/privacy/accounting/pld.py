@@ -334,10 +334,11 @@ def _window(k: int, log_q: float, log_not: float, sd: float) -> tuple[int, int]:
 def sample_pair(event: GaussianEvent, direction: str) -> tuple[Mixture, Mixture]:
     """Return the two distributions of a Poisson batch. Their ratio increases with x.
 
-    Noise is relative to the clip norm C. For a unit of k rows, j is binomial (k, q).
-    For "removed", the first distribution is the mixture of N(j C), and the second one
-    is N(0). For "added", the first one is N(0), and the second one is the mixture of
-    N(-j C). For "replaced", they are the mixtures of N(j C) and of N(-j C).
+    Values x are in units of the clip norm, so sd is the noise multiplier. A unit of k
+    rows has j rows in the batch, and j is binomial (k, q). For "removed", the first
+    distribution is the mixture of N(j, sd^2) over j, and the second one is N(0, sd^2).
+    For "added", the first one is N(0, sd^2), and the second one is the mixture of
+    N(-j, sd^2). For "replaced", they are the mixtures of N(j, sd^2) and N(-j, sd^2).
     """
     sd = min(event.noise_multiplier, LARGEST_NOISE)  # safe: less noise
     plain = one_normal(0.0, sd)

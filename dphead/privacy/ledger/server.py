@@ -362,7 +362,7 @@ _WORDS = {
 }
 _ACCESS = (
     "The team ledger's server refuses this user, this machine or this database. "
-    "Correct the URL, or ask its administrator for access"
+    "Correct the URL, or ask the server's administrator for access"
 )
 # A refused connection has no SQLSTATE. The first expression that the driver's words
 # match decides.

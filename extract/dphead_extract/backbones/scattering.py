@@ -72,7 +72,8 @@ class ScatterNet(nn.Module):
 
     Input (B, C, H, W) float32; output (B, C * K, H', W') float32 with K = 1 + J L +
     L^2 J (J - 1) / 2. 28x28 with J = 2 gives 81x7x7 for each channel, 32x32 gives
-    81x8x8. Rows never mix. Raises ExtractError if an axis is shorter than 2**J.
+    81x8x8. The features of an image do not depend on the other images. Raises
+    ExtractError if an axis is shorter than 2**J.
     """
 
     def __init__(self, J: int, shape: tuple[int, int], L: int = 8):
