@@ -87,7 +87,8 @@ def compose_epsilon(
     from dphead.privacy.accounting.pld import pld_epsilon  # the import takes seconds
 
     found = pld_epsilon(tuple(events), delta, relation, coarser)
-    # Both are upper bounds. At low noise an epoch's grid is too coarse.
+    # Both are upper bounds, so take the smaller one. At low noise, the grid of an epoch
+    # is too coarse.
     if any(e.epoch_steps > 1 for e in events):
         return min(found, compose_epsilon(in_one_step(events), delta, relation, "auto"))
     # For Poisson batches, RDP has no bound under replace-one or for units of several

@@ -153,7 +153,7 @@ def loss_distribution(
     require(1 <= coarser <= _COARSEST, known, "coarser", coarser, finest)
     # All full batches together are one Gaussian mechanism.
     full_mu = total_mu([e for e in events if e.is_full]) or 0.0
-    # Infinite noise releases nothing.
+    # Leave out releases with infinite noise, which reveal nothing.
     secret = (e for e in events if not e.is_full and e.count)
     sampled = together(e for e in secret if e.noise_multiplier < math.inf)
     check_pair(sampled, relation)

@@ -190,10 +190,10 @@ class LedgerFile:
             if (link := dangling_link(Path(path))) is not None:
                 raise LedgerError(
                     f"The ledger {path} cannot be found, because the link {link} leads "
-                    "to nothing. It may hold fits. Nothing was charged, set or merged. "
-                    "Mount its volume or restore a copy that holds all its fits and "
-                    "releases, then run this command again. For a new ledger, remove "
-                    "the link first."
+                    "to nothing. The ledger may hold fits. Nothing was charged, set or "
+                    "merged. Mount the ledger's volume or restore a copy that holds "
+                    "all its fits and releases, then run this command again. For a new "
+                    "ledger, remove the link first."
                 )
         try:
             self.path.encode()  # raises for a path that reports and screens cannot show
@@ -474,7 +474,7 @@ class LedgerFile:
                 yield
                 self.before_commit()
             return
-        # The transaction may be written although COMMIT failed.
+        # The transaction may be written although COMMIT failed, so look for it.
         except LostAnswer as lost:
             if kept is None:
                 raise
