@@ -51,9 +51,9 @@ def home_folder(name: str) -> Path:
     if (link := dangling_link(folder)) is not None:
         raise LedgerError(
             f"The folder {folder} of DPHEAD_HOME cannot be found, because the link "
-            f"{link} leads to nothing. Nothing was read or written. Mount its volume, "
-            "then run this command again. For a new home, make the folder to which "
-            "the link leads."
+            f"{link} leads to nothing. Nothing was read or written. Mount the home's "
+            "volume, then run this command again. For a new home, make the folder to "
+            "which the link leads."
         )
     return folder
 

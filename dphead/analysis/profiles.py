@@ -100,7 +100,8 @@ def profile_epsilon(
     check(delta, relation)
     accountant, orders, _ = PROFILES[name]
     if accountant == "pld" and total_mu(events) is not None:
-        accountant = "exact"  # the grid is an approximation, and its import takes 1 s
+        # PLD's grid only approximates this value, and the import of PLD takes 1 s
+        accountant = "exact"
     try:
         if orders is None:
             found = epsilon_by(accountant, events, delta, relation)

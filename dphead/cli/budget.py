@@ -83,7 +83,7 @@ def before_charge(fit: Any, options: Any, refused: bool = False) -> Iterator[str
     asked = tied(spent_at(plan.epsilon_spent(), plan.delta))
     yield f"{asked} requested by this fit"
     if interrupted(options.out) is not None:
-        yield "the interrupted fit in the run folder is charged once, also if resumed"
+        yield "the interrupted fit in the run folder is charged once, even if resumed"
         return
     ledger, tried = try_plans([plan], fit.about, options.ledger)
     yield from budget_lines(ledger, plan.delta)
@@ -186,8 +186,8 @@ def _unit_from_now_on(plan: Any) -> Iterator[str]:
         return
     yield (
         "! This first fit decides that all fits of its ledger protect groups. Later "
-        "fits can have a different --group-cap, and each is charged for its own. No "
-        "later fit can take --protect image."
+        "fits can have a different --group-cap, and each is charged for its own cap. "
+        "No later fit can take --protect image."
     )
 
 

@@ -92,8 +92,8 @@ def adapt(
             if uses[id(layer)] > 1 or uses[id(layer.weight)] > 1:
                 raise ValueError(
                     f"--adapter lora cannot adapt {name}, because another layer has "
-                    "the same weight. Leave it out with --layers, or use --adapter "
-                    "bias."
+                    "the same weight. Leave this layer out with --layers, or use "
+                    "--adapter bias."
                 )
             update = _LowRank(layer, rank, generator)  # pyright: ignore[reportArgumentType]
             model.set_submodule(name, update)

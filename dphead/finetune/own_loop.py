@@ -389,8 +389,8 @@ class PrivateTraining:
         """
         if "_fit" not in vars(self):
             raise ValueError(
-                "a training has a guarantee only after its charge. Open its block "
-                "`with` first."
+                "a training has a guarantee only after its charge. Open its `with` "
+                "block first."
             )
         fit = self._fit
         notes = [*fit.about.warnings, about_people(vars(fit.about.source))]

@@ -56,8 +56,8 @@ _GROUPS = Setting(
 )
 _STANDARDIZE = Setting("Standardize a Wide-ResNet's weights.", source=_DE22)
 _BATCH_NORM = Setting(
-    "freeze: batch norms use their public statistics. group: group norms replace "
-    "them. refuse: refuse them, because they mix images.",
+    "Treatment of batch norms, which mix images. freeze: use their public statistics. "
+    "group: replace each by a group norm. refuse: raise an error.",
     source=OFF,
     option=True,
 )

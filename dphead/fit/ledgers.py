@@ -723,7 +723,7 @@ def charging(
     people : mapping, optional
         Their id system when the fit was prepared (`declared_people`).
     """
-    # the name of a ledger on a server contains its data set's id, even if it is empty
+    # an empty ledger on a server has no data set id, but its name contains the id
     dataset_id = ledger.dataset_id if ledger.url else ledger.meta("dataset_id")
     # A team's server knows budgets of the same images, even if the home is not usable.
     if dataset_id is None or not (ledger.url or team_url() or has_home()):
@@ -957,9 +957,9 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     known = [
         one
         for one in others
-        # A path is not enough: a different ledger can be at the path of the report. If
-        # a copy counts the run, the ledger at this path is another one, unless it is
-        # gone and the user named the copy.
+        # Leave out the run's own ledger, by path and identity: a different ledger can
+        # be at the path of the report. If the user named a copy of a ledger that is
+        # gone, leave out the path of the missing ledger too.
         if (found.lost or not _can_be(one.path, one.identity, own))
         and not (
             ledger
@@ -1083,7 +1083,7 @@ def _read(
             book.check_open(but=MOVED)
             of = book.meta("dataset_id") or name
             more = [of, *counted_data_sets(book)]
-            # the data set merged into: its ledgers are found even if the target is gone
+            # add the data set merged into: its ledgers count even if the target is gone
             more += [] if (into := book.meta(MERGED)) is None else [into]
             if name not in more and place in noted_ledgers(name):
                 raise LedgerError(f"{place} is the ledger of another data set now.")

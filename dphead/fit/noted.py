@@ -213,8 +213,8 @@ def is_noted(book: Ledger, dataset_id: str | None) -> bool:
 def _fits(book: Ledger, notes: Mapping[str, _Note]) -> bool:
     """Return whether all notes at a ledger's names describe this ledger."""
     kept = {note.identity for note in notes.values()}
-    # An earlier version noted no identity. The noted ledger was charged or closed, so
-    # one without a seal is another ledger.
+    # Notes of an earlier version have no identity. Each noted ledger had been charged
+    # or closed, so a ledger without a seal is a different one.
     if kept == {None}:
         return _is_sealed(book)
     return kept <= {None, book.meta(IDENTITY)}

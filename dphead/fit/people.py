@@ -121,7 +121,8 @@ def declare_people(
                 people.keep(dataset_id, one.rows, one.ids, joining, checked=True)
             for ledger in merged:
                 note_ledger(ledger.path, dataset_id)
-                # so that no other home can charge fits of different groups to it
+                # fix the groups, so that no other home can charge fits of different
+                # groups to this ledger
                 if ledger.meta(MOVED) is None and ledger.meta(PEOPLE) is None:
                     _fix(ledger, people, compared[dataset_id])
             note_ledger(book.path, counts, book)  # notes the file behind a link
@@ -230,7 +231,7 @@ def _check_target(target: Ledger, sources: list[Ledger]) -> None:
     for other in other_ledgers(target.meta("dataset_id"), *(b.path for b in books)):
         if other.budget is not None or (budget and other.fits != 0):
             raise LedgerError(
-                f"These rows have {other} too. A budget counts all fits, so after a "
+                f"These rows are also in {other}. A budget counts all fits, so after a "
                 f"merge into {target.path} each fit would be refused. Nothing was "
                 "declared. If that ledger counts a features file with ids of this id "
                 "system, name both files in one command. Otherwise keep the ledgers: "

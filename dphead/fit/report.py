@@ -208,7 +208,7 @@ def ledger_totals(
     """
     remaining, budget = ledger.remaining(events, delta), ledger.budget()
     delta = budget["delta"] if budget else delta
-    # of one moment, because other processes may charge
+    # read all four at one moment, because other processes may charge
     charged, fits, relation, limit = ledger.totals()
     total = spent(charged, fits, delta, relation, limit)
     return {

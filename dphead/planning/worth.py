@@ -74,8 +74,8 @@ def about_noise(target: Target, facts: ProblemInfo, unit: str) -> Iterator[str]:
     yield (
         f"! Too few {unit}s: with so much noise, 8 in 10 measured heads lost over 30 % "
         "of their gain over guessing, compared to heads without privacy. In half of "
-        "them, some class had less than half of its accuracy without privacy. What "
-        "helps most comes first:"
+        "the measured heads, some class had less than half of its accuracy without "
+        "privacy. What helps most comes first:"
     )
     mu = mu_from_epsilon(target.epsilon, target.delta) * needed / own
     epsilon = epsilon_from_mu(mu, target.delta)

@@ -28,7 +28,7 @@ _N_CHANNELS = Setting(
 _MEAN_CLIP = Setting("Public clip norm of a row's channel means.", POSITIVE)
 _SQUARE_CLIP = Setting("Public clip norm of a row's channel mean squares.", POSITIVE)
 _NOISE_MULTIPLIER = Setting(
-    "Noise multiplier of both releases.", POSITIVE, "TB21 Table 13"
+    "Noise multiplier of the means, and of the mean squares.", POSITIVE, "TB21 Table 13"
 )
 _THRESHOLD = Setting("Lower bound on variances.", POSITIVE, CHOSEN)
 

@@ -26,7 +26,7 @@ def own_settings() -> Iterator[Any]:
         jax.array_garbage_collection_guard("allow"),
         jax.transfer_guard("allow"),
         jax.no_tracing(False),
-        # without jit, a step could fail although jax traced it before
+        # jit, as in the trace before the charge: without it, a traced step could fail
         jax.disable_jit(False),
         _no_mesh(),
     ):

@@ -53,7 +53,8 @@ _CONSTANT = 0.5  # appended to rows, for the intercept; chosen
 # a row, but many steps of the integer grid; chosen
 _TARGET_COLUMN = 0.125
 _TARGET_WEIGHT = Setting(
-    "Size of the target's column at an end of its range, as a multiple of row_norm.",
+    "Size of the target's column, for a target at an end of the range, as a multiple "
+    "of row_norm.",
     POSITIVE,
 )
 
@@ -68,7 +69,8 @@ class RidgeRegression:
         Clip norm of rows and of centered rows. None means unit rows: centered rows are
         then divided by `centered_clip` times their typical length, and clipped to 1.
     target_weight : float, default 1.0
-        Size of the target's column at an end of its range, as a multiple of `row_norm`.
+        Size of the target's column, for a target at an end of the range, as a multiple
+        of `row_norm`.
     mean_share : float, default 0.1
         Fraction of the budget (μ²) spent on the mean used for centering and on the
         count of its rows; 0 means no centering.
@@ -87,7 +89,7 @@ class RidgeRegression:
     Otherwise, G = [[A, c], [cᵀ, v]] is the noisy Gram matrix of centered rows (x,
     target_weight · row_norm · t), with the target t in [-1, 1]. A row and its target
     are clipped as one vector. The clip norm is the norm of this vector for a row with
-    norm `row_norm` and a target at an end of its range. Longer vectors are scaled down
+    norm `row_norm` and a target at an end of the range. Longer vectors are scaled down
     to the clip norm.
 
     References

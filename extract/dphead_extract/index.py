@@ -540,8 +540,8 @@ class ImageIndex:
             raise FormatError(
                 f"The folder {str(self.sizes.parent)!r} lacks the file "
                 f"{self.sizes.name} that dphead wrote there, so its fits and budgets "
-                "would not count. Mount its volume, or restore the newest copy of this "
-                f"folder. If all its ledgers are lost, remove {str(mark)!r}: dphead "
+                "would not count. Mount the folder's volume, or restore its newest "
+                f"copy. If all its ledgers are lost, remove {str(mark)!r}: dphead "
                 "then counts no fit and no budget that was only there."
             )
         try:

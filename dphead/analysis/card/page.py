@@ -382,7 +382,8 @@ def _expected_bar(report: dict[str, Any]) -> _Bar | None:
     if found is None:
         return None
     bar = _interval_bar(f"expected on {name_new(report)}", found)
-    # with few groups, the interval covers the accuracy in fewer than 90 % of fits
+    # With few groups, intervals are wide, and fewer than 90 % of them hold the
+    # accuracy. So neither is shown.
     vague = "unknown, because its 90 % interval is wider than 20 points"
     return replace(bar, text=vague) if is_vague(found) else bar
 
