@@ -119,8 +119,7 @@ class _WideResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores (n, n_classes) of images (n, channels, h, w)."""
-        maps = self.final(self.blocks(self.stem(x)))
-        return self.head(maps.mean(dim=(2, 3)))
+        return self.head(self.final(self.blocks(self.stem(x))).mean(dim=(2, 3)))
 
 
 class _GroupNorm(nn.GroupNorm):

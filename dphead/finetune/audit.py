@@ -33,8 +33,8 @@ class _UsedRows(TorchSums):
             size = x.shape[1] // images
             labels = np.where(np.isfinite(x).all(axis=1), y[place], -1)
             x[:, size - 1 :: size] = labels[:, None]
-        block = Block(place, x, y[place])
-        return super().add(ask, block, y[place], place >= 0, out)
+        own = y[place]
+        return super().add(ask, Block(place, x, own), own, place >= 0, out)
 
 
 def audited(
@@ -68,9 +68,15 @@ def audited(
             f"--shape, got {facts.n_features}. Correct one of the two."
         )
     s = settings.resolved(facts.n_rows)
-    model = ModelSpec(**s.of(ModelSpec))
-    spec = NetworkSpec(model, shape, facts.n_classes, pixels=False)
-    network = Network(replace(spec, images=group_cap or 0))
+    network = Network(
+        NetworkSpec(
+            ModelSpec(**s.of(ModelSpec)),
+            shape,
+            facts.n_classes,
+            pixels=False,
+            images=group_cap or 0,
+        )
+    )
     sums = _UsedRows(network, batch=16)
     # an audit takes the summation backend from the statistic
     statistic = replace(network.statistic, block_sum=lambda: sums)

@@ -67,8 +67,9 @@ def share_checkpoint(hosts: Hosts, out: Path) -> TrainingState | None:
     did on process 0.
     """
     path = out / CHECKPOINT
-    own = path.read_bytes() if hosts.first and path.exists() else b""
-    sent = hosts.bytes_from_first(own)
+    sent = hosts.bytes_from_first(
+        path.read_bytes() if hosts.first and path.exists() else b""
+    )
     return _read(BytesIO(sent))[0] if sent else None
 
 

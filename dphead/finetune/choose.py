@@ -144,8 +144,9 @@ def schedule(
                 "--steps, or use less noise."
             )
     elif noise_multiplier is None and epsilon < float("inf"):
-        events = [*others, event(1.0, batch_size, steps)]
-        noise_multiplier = target.scale(events, fixed=range(len(others)))
+        noise_multiplier = target.scale(
+            [*others, event(1.0, batch_size, steps)], fixed=range(len(others))
+        )
     if noise_multiplier is not None:
         spent = cost(noise_multiplier, batch_size, steps)
     if spent > epsilon * (1 + BUDGET_SLACK):

@@ -27,6 +27,18 @@ _UNSAFE = {
 }
 
 
+# An operator of `torch.library` without a rule for `vmap` gets one plain row at a time,
+# so its code could keep rows, or draw random numbers for some rows only.
+_NAMESPACES = ("aten", "prim", "prims", "profiler", "higher_order")
+
+
+class _Ended(BaseException):
+    """End a call at an error of torch, so that no `except` of the user's code runs.
+
+    What the code then prints would show the size of a batch, or the steps of a row.
+    """
+
+
 class Errors(TorchFunctionMode):
     """Note the first error of torch in a block `with`.
 
@@ -43,7 +55,7 @@ class Errors(TorchFunctionMode):
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Raise the noted error at the end of a block, instead of any other error."""
+        """Raise the noted error at the end of a block, instead of any other one."""
         _calls.append(get_ident())
         try:
             with Operations(self._noted) if self.watched else nullcontext():
@@ -66,6 +78,9 @@ class Errors(TorchFunctionMode):
         try:
             if (
                 name in _UNSAFE
+                or getattr(func, "namespace", "aten") not in _NAMESPACES
+                # the library MKL prints a line
+                or (name == "_linalg_svd" and not args[0].isfinite().all())
                 # NaN in a grid ends the process, unless the padding is zeros
                 or (name == "grid_sampler_2d_backward" and args[4])
                 or (
@@ -79,7 +94,7 @@ class Errors(TorchFunctionMode):
             raise  # depends on types and devices, never on values; `hasattr` needs it
         except Exception as error:
             self._first = self._first or error
-            raise
+            raise _Ended from error
 
 
 def _is_of_rows(value: Any) -> bool:

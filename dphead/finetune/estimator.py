@@ -24,7 +24,7 @@ from dphead.estimators.inputs import (
 )
 from dphead.estimators.labels import named_as_given, unmatched_labels
 from dphead.finetune.adapters import merged
-from dphead.finetune.models import NetworkLoss, loss_of, name_of
+from dphead.finetune.models import loss_of, name_of
 from dphead.finetune.network import Network, TorchSums
 from dphead.finetune.options import Scale
 from dphead.finetune.processes import usable_device
@@ -187,8 +187,14 @@ class DPFinetuneClassifier(PrivateClassifier):
         )
         settings, settings_from = self._settings()
         network = self._network(settings, x, len(names))
-        budget = (self.epsilon, self._delta(), self.relation, self.accountant)
-        target = Target(*budget, 1 if cap else None, bool(cap))
+        target = Target(
+            self.epsilon,
+            self._delta(),
+            self.relation,
+            self.accountant,
+            1 if cap else None,
+            bool(cap),
+        )
         solver, plan, _ = make_training(settings, target, facts, network)
         source = source_of_given(network.spec, names, grouped=groups is not None)
         about = About(
@@ -232,7 +238,6 @@ class DPFinetuneClassifier(PrivateClassifier):
 
     def _network(self, settings: Settings, x: np.ndarray, n_classes: int) -> Network:
         """Return the network for the rows x. Images have channels first."""
-        own = self.model if isinstance(self.model, nn.Module) else None
         pixels = x.dtype == np.uint8 and self.vocabulary is None
         if not pixels and not settings.of_user:
             raise ValueError(
@@ -248,8 +253,13 @@ class DPFinetuneClassifier(PrivateClassifier):
             self.mean,
             self.std,
         )
-        loss: NetworkLoss = self.loss or loss_of
-        return Network(spec, usable_device(self.device), self.bf16, own, loss)
+        return Network(
+            spec,
+            usable_device(self.device),
+            self.bf16,
+            self.model if isinstance(self.model, nn.Module) else None,
+            self.loss or loss_of,
+        )
 
     def save(self, folder: str | Path, tuning: str | None = None) -> None:
         """Write a run folder, as `dphead finetune` does.

@@ -586,10 +586,11 @@ class TorchSums:
         for i in range(0, len(x), self.chunk):
             part = slice(i, i + self.chunk)
             missing = self.chunk - len(x[part])
-            index = np.pad(block.index[part], (0, missing), constant_values=-1)
-            y = np.pad(block.y[part], (0, missing), constant_values=-1)
-            padded = np.pad(x[part], ((0, missing), (0, 0)))
-            yield Block(index, padded, y)
+            yield Block(
+                np.pad(block.index[part], (0, missing), constant_values=-1),
+                np.pad(x[part], ((0, missing), (0, 0))),
+                np.pad(block.y[part], (0, missing), constant_values=-1),
+            )
 
     def _computed(
         self, part: Block, used: np.ndarray, step: int, filled: bool = False

@@ -548,8 +548,7 @@ def _saved(kept: list[Any], fit_id: str, step: int) -> bytes:
     """
     file = BytesIO()
     try:
-        states = [_plain(one.state_dict()) for one in kept]
-        torch.save((fit_id, step, states), file)
+        torch.save((fit_id, step, [_plain(one.state_dict()) for one in kept]), file)
         torch.load(BytesIO(file.getvalue()), weights_only=True)
     except Exception as error:  # torch and pickle raise many types
         raise ValueError(

@@ -330,8 +330,9 @@ class _Training:
     ) -> tuple[NetworkDescent, int]:
         """Return the solver at the last checkpoint, and its number of releases."""
         options, out, solver = self.options, self.options.out, self.solver
-        lost = _about_lost_steps(out, charged, self.schedule, solver.before())
-        self.warnings.extend(lost)
+        self.warnings.extend(
+            _about_lost_steps(out, charged, self.schedule, solver.before())
+        )
         resumed = load_checkpoint(out, charged.fit_id)
         if fit.hosts is not None:
             share_checkpoint(fit.hosts, out)
@@ -351,8 +352,9 @@ class _Training:
             every = options.evaluate_every
             if every and self.test is not None and state.step % every == 0:
                 metrics = measure_network(self.network, state, self.test[0])
-                accuracy = {"step": state.step, "accuracy": metrics["accuracy"]}
-                self.history.append(accuracy)
+                self.history.append(
+                    {"step": state.step, "accuracy": metrics["accuracy"]}
+                )
 
         return replace(solver, resumed=resumed, after=after), done
 

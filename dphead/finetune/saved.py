@@ -93,8 +93,11 @@ def read_network(
                 f"--model must be {name}, as in training, got {model!r}. Pass {name}, "
                 "or drop --model."
             )
-        own = model if isinstance(model, nn.Module) else None
-        network = Network(spec, usable_device(device), module=own)
+        network = Network(
+            spec,
+            usable_device(device),
+            module=model if isinstance(model, nn.Module) else None,
+        )
         network.model.load_state_dict(
             {
                 k.removeprefix("model."): torch.from_numpy(v)

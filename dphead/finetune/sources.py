@@ -375,8 +375,12 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
         people=record,
         images_known=charged is not None and index is not None,
     )
-    beside = tuple(notable) if in_memory else ()
-    return replace(data, source=source, charged=charged, known=beside)
+    return replace(
+        data,
+        source=source,
+        charged=charged,
+        known=tuple(notable) if in_memory else (),
+    )
 
 
 def _named(options: FinetuneOptions) -> str | None:

@@ -393,6 +393,69 @@ def test_an_error_is_raised_once_and_kept_nowhere():
     assert len(gradients.parts(x + 1, y)) == 2
 
 
+def test_code_in_except_does_not_run_for_a_row():
+    """What it prints would show the size of a batch, or the steps of a row."""
+    ran = []
+
+    def loss(model, x, y):
+        extra = EYE * x[0, 0] * model[0].weight.mean()
+        try:
+            extra = torch.linalg.inv(extra)
+        except RuntimeError:
+            ran.append(1)
+        return cross_entropy(model, x, y) + extra.sum()
+
+    gradients = PerExample(nn.Sequential(nn.Linear(4, 2)), loss)
+    y = torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="singular"):
+        gradients.parts(torch.zeros(3, 1, 4), y)
+    assert ran == []
+    assert len(gradients.parts(torch.ones(3, 1, 4), y)) == 2
+
+
+def test_a_matrix_that_is_not_finite_reaches_no_svd_of_a_library():
+    """MKL would print a line for a row with a number whose square is infinite."""
+
+    def loss(model, x, y):
+        values = torch.linalg.svdvals(EYE * x[0, 0].square())
+        return cross_entropy(model, x, y) * values.sum()
+
+    gradients = PerExample(nn.Sequential(nn.Linear(4, 2)), loss)
+    y = torch.zeros(3, dtype=torch.int64)
+    assert len(gradients.parts(torch.ones(3, 1, 4), y)) == 2
+    with pytest.raises((ValueError, RuntimeError), match="_linalg_svd is unsafe"):
+        gradients.parts(torch.full((3, 1, 4), 1e30), y)
+
+
+@torch.library.custom_op("dphead_tests::row_by_row", mutates_args=())
+def row_by_row(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+@torch.library.custom_op("dphead_tests::by_rule", mutates_args=())
+def by_rule(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+row_by_row.register_fake(torch.empty_like)
+by_rule.register_fake(torch.empty_like)
+by_rule.register_vmap(lambda info, dims, x: (x + 1, dims[0]))
+
+
+@pytest.mark.parametrize("operator", [row_by_row, by_rule], ids=["row", "rule"])
+def test_an_operator_with_code_of_the_user_is_refused_before_the_charge(
+    operator, tmp_path
+):
+    """Its code sees plain rows, and could draw random numbers for some of them."""
+
+    def loss(model, x, y):
+        return cross_entropy(model, operator(x.float()), y)
+
+    with pytest.raises(ValueError, match="is unsafe for a chunk of rows"):
+        training(module(), loss, ledger=tmp_path / "l.sqlite").__enter__()
+    assert not (tmp_path / "l.sqlite").exists()
+
+
 class ShowsInForward(Mixing):
     generate_vmap_rule = True
     vmap = torch.autograd.Function.vmap
