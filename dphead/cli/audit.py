@@ -29,7 +29,7 @@ from dphead.privacy.rounding import rounded_down, rounded_up
     "--fits",
     type=values.NATURAL,
     default=1000,
-    help="Number of fits with the canary. An equal number is without it.",
+    help="Number of fits with the canary. As many fits are without it.",
 )
 @click.option(
     "--confidence",
@@ -51,7 +51,7 @@ def audit(
     """Run a method many times with and without worst-case canaries, and test its claim.
 
     Describe the fit by the options of `dphead fit`, or by a run's run.toml (--config).
-    Its files are not used: rows are synthetic, so nothing is charged. Audits use the
+    Rows are synthetic, so no row is read and nothing is charged. Audits use the
     releases and the noise of a real fit. The auditor knows the rows, so it tests the
     distribution of all noise and samples. It bounds epsilon and mu from below and
     recomputes the claimed epsilon. Exit code 1: a bound exceeds the claim, a test
