@@ -533,8 +533,8 @@ def check_alone(
                 )
                 # a ledger takes no fit of another data set
                 todo = (
-                    "Repeat the command that read these images, with --dataset-id "
-                    f"{both.dataset_id}."
+                    "Repeat the command that read these images, with another -o and "
+                    f"with --dataset-id {both.dataset_id}."
                 )
             elif is_on_server(own) and not is_on_server(other.path):
                 todo = "Type `dphead ledger move` with the path of the ledger."
