@@ -118,8 +118,13 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
         from dphead.planning.methods import make_method
 
         options = options_of_fit(values_of(fit, rest))
+        if options.group_mean:  # the audited rows are a group's first ones
+            raise ValueError(
+                "an audit cannot use --group-mean, because it does not compute means. "
+                "Drop --group-mean to audit the same method with first rows."
+            )
         made = make_method(options.method, facts, options.settings, options.preset)
-        target = options.target(made.accountant, options.group_cap, options.group_mean)
+        target = options.target(made.accountant, options.group_cap)
         return options.method, made.solver, target, options.seed, facts
     from dphead.finetune.audit import audited
 

@@ -57,6 +57,7 @@ from dphead.fit.report import NOT_TESTED, uncounted
 from dphead.fit.run_folder import (
     beside_others,
     check_folder,
+    interrupted,
     locked,
     tuned_on,
     write_report,
@@ -521,7 +522,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """Write a run folder. The function `save` writes the head or the network.
 
         Raises ValueError for a fold of `cross_validate`, if `tuning` is "none" and this
-        or a different ledger has earlier fits, and as `check_folder` does. Raises
+        or a different ledger has earlier fits, if the folder holds an interrupted run,
+        and as `check_folder` does. Raises
         LedgerError if the ledger does not have this fit.
         """
         if vars(self).get("_is_fold"):
@@ -560,6 +562,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         result = replace(self._result, ledger=ledger)
         facts |= saved_facts(about, vars(self)["classes_"])
         with locked(out):
+            if interrupted(out) is not None:
+                raise ValueError(
+                    f"{out} holds an interrupted run, which can be resumed without a "
+                    "further charge. Choose another folder."
+                )
             write_report(
                 out,
                 about,

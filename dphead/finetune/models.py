@@ -227,6 +227,9 @@ def _held(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
     """Return a timm model."""
     try:
+        # a folder or a hub: reports and the ledger would publish the path
+        if ":" in name:
+            raise RuntimeError("--weights takes a path")
         return import_timm().create_model(
             name, num_classes=n_classes, in_chans=channels
         )

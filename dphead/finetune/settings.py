@@ -208,12 +208,6 @@ class ModelSpec:
                 f"--model tb21-NAME needs one of {', '.join(_TB21)}, got {name}. Try "
                 "tb21-cifar10."
             )
-        # reports and the ledger would publish the path of a folder
-        if name.startswith(("local-dir:", "hf-hub:")):
-            raise ValueError(
-                f"--model must not name a folder or a hub, got {name!r}. Name the "
-                "model, and give its weights file with --weights."
-            )
 
     @property
     def is_wide(self) -> bool:

@@ -186,29 +186,33 @@ def check_selection(
     """Raise ValueError if one row or group may change which other rows were chosen.
 
     A choice by positions shifts if a row is added or removed, or if a group is replaced
-    by a larger one. In these cases, a file that does not record the choice is refused
-    too. Under zero_out, and under replace_one without a group cap, rows keep their
-    positions, so every file is accepted (proofs/sensitivity.md).
+    by a larger one. If a row is replaced, a row of a different split can leave the
+    first N rows or a shard, which changes the public sizes of the splits. In these
+    cases, a file that does not record the choice is refused too. Other files are
+    accepted (proofs/sensitivity.md).
     """
-    if relation != "add_remove" and (relation == "zero_out" or group_cap is None):
+    of_rows = relation == "replace_one" and group_cap is None
+    if relation == "zero_out" or (of_rows and len(file.split_names) == 1):
         return
     config, holdout = file.config, file.holdout
     chosen = {
         "--limit": config.get("limit") is not None,
         "--shard": "shard" in config,
-        "--test-fraction": bool(holdout) and holdout.get("positions", True),
+        # a row without a name is replaced at its position
+        "--test-fraction": not of_rows and holdout.get("positions", bool(holdout)),
     }
     by = [option for option, used in chosen.items() if used]
     if not by and "limit" in config:
         return
-    with_groups = "" if relation == "add_remove" else " with --group-cap"
+    with_groups = " with --group-cap" if relation != "add_remove" and group_cap else ""
     why = "an earlier version of dphead did not record how it chose the rows"
     todo = (
         "repeat the command that wrote the file, with another -o and with --dataset-id "
         f"{file.dataset_id}"
     )
     if by:
-        change = "row is removed" if relation == "add_remove" else "group is replaced"
+        unit = "group" if with_groups else "row"
+        change = f"{unit} is {'removed' if relation == 'add_remove' else 'replaced'}"
         why = f"{by[0]} chose its rows by positions, which change if a {change}"
         todo = _WITHOUT_POSITIONS[by[0]]
     raise ValueError(

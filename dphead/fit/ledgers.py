@@ -934,6 +934,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     If the run's folder was moved, or an older copy or a different ledger is in the
     place of its ledger, its ledger is looked for in DPHEAD_HOME.
     """
+    path = path.resolve() if path.is_file() else path  # the run's files are beside it
     found = read_run(path, ledger)
     said, dataset_id = found.report, found.report["data"].get("dataset_id")
     if found.fits is None and not (ledger and found.lost):
@@ -942,18 +943,20 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
         found = next((one for one in read if one.fits is not None), found)
     # arrays have no data set, and their ledger can have one
     dataset_id = dataset_id or found.ledger_now.get("dataset_id")
+    dataset_id = dataset_id or data_set_of(None if ledger else found.lost)
     folder = path if path.is_dir() else path.parent
     reported, own = (
         Elsewhere(str(located(one["path"], folder)), identity=one.get("identity"))
         for one in (said["ledger"], found.limit or said["ledger"])
     )
-    counts = [] if found.limit is None else [own.path]
+    if ledger and found.fits is not None and _has_twin(own.path, found.fits):
+        own = replace(own, path="")  # its name leads to the twin
+    counts = [own.path] if found.limit and own.path else []
     others = charged_elsewhere(dataset_id, *counts)
     # A copy at the report's path that does not count the run can have later fits. This
     # home may not know it, for example if arrays have no data set.
-    listed = [own, *others] if found.limit else others
-    if not any(_can_be(reported.path, None, one) for one in listed):
-        others += _copy_at(reported) if found.limit or found.lost else []
+    if found.limit or found.lost:
+        others += _copy_at(reported, [own, *others] if found.limit else others)
     known = [
         one
         for one in others
@@ -978,22 +981,45 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     return replace(found, elsewhere=elsewhere)
 
 
-def _copy_at(one: Elsewhere) -> list[Elsewhere]:
-    """Return the ledger at a place as a list, empty without a charged copy of `one`."""
-    if not (is_on_server(one.path) or os.path.isfile(one.path)):
+def _has_twin(place: str, fits: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the ledger of this name has other fits than the one that was read.
+
+    A restored copy of a server's database has the server's id, so both ledgers have one
+    name. It leads to the ledger at DPHEAD_LEDGER.
+    """
+    if not is_on_server(place) or team_url() is None:
+        return False
+    try:
+        with closing(Ledger(place, read_only=True)) as book:
+            named_ids = {fit["fit_id"] for fit in book.fits()}
+    except HeldLedger:
+        raise
+    except LedgerError:  # the id of another server
+        return False
+    return not named_ids <= {fit["fit_id"] for fit in fits}
+
+
+def _copy_at(one: Elsewhere, known: Sequence[Elsewhere]) -> list[Elsewhere]:
+    """Return the charged copy of `one` at its path, or where it moved, as a list.
+
+    The list is empty if there is no such copy, or if it is known.
+    """
+    there = is_on_server(one.path) or os.path.isfile(one.path)
+    if not there or any(_can_be(one.path, None, other) for other in known):
         return []
     try:
         with closing(Ledger(one.path, read_only=True)) as book:
-            fits = 0 if moved_to(book)[1] else book.count_fits()
-            found = replace(
-                one, fits=fits, identity=book.meta(IDENTITY), protects=_protects(book)
-            )
+            place, fits = counted_at(book), book.count_fits()
+            identity, protects = book.meta(IDENTITY), _protects(book)
     except HeldLedger:
         raise
     except LedgerError:  # it may have fits
         return [one]
-    same = one.identity in (None, found.identity)
-    return [found] if same and fits else []
+    if place is not None:
+        return _copy_at(Elsewhere(place), known)
+    if not fits or one.identity not in (None, identity):
+        return []
+    return [replace(one, fits=fits, identity=identity, protects=protects)]
 
 
 def is_listed(

@@ -39,6 +39,7 @@ def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
     [
         (("--sizes", "10"), "ROWS,FEATURES,CLASSES"),
         ((*SIZES, "--confidence", 2), "from 0.51 to 0.999999"),
+        ((*SIZES, "--group-cap", 2, "--group-mean"), "does not compute means"),
         # a method has no random allocation
         ((*SIZES, "--sampling", "allocation"), "--sampling"),
     ],

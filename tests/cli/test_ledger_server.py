@@ -88,6 +88,23 @@ def test_check_says_that_a_restored_backup_lacks_a_fit(
         Ledger(report_of(run)["ledger"]["path"])
 
 
+def test_a_restored_database_does_not_hide_the_ledger_of_its_name(
+    features, team, url, tmp_path
+):
+    """It has the id of the server, so its ledgers have the same names."""
+    run = tmp_path / "run"
+    fitted("fit", features, "-o", run, *LS, "--epsilon", 1)
+    others = "FROM pg_stat_activity WHERE datname = 'postgres' AND pid <> "
+    team.run(f"SELECT pg_terminate_backend(pid) {others} pg_backend_pid()")
+    team.run("CREATE DATABASE night TEMPLATE postgres")
+    night = team.url(OWNER).replace("/postgres", "/night")
+    fitted("fit", features, "-o", tmp_path / "later", *LS, "--epsilon", 1)
+    for given in ((), ("--ledger", night)):
+        done = dphead("check", run, *given, "--json")
+        found = {one["name"]: one["what"] for one in json.loads(done.out)["findings"]}
+        assert ("(2 fits" in found.get("fits in another ledger", "")) == bool(given)
+
+
 def test_a_moved_ledger_keeps_its_budget_and_takes_no_more_charges(
     features, url, tmp_path, monkeypatch
 ):

@@ -16,6 +16,7 @@ from dphead import (
     DPMultiLabelClassifier,
 )
 from dphead.analysis.records import read_run
+from dphead.analysis.sealed import write_json
 from dphead.export.sklearn_head import load_head
 from dphead.fit.ledgers import read_known
 from dphead.privacy.ledger import Ledger, LedgerError
@@ -249,6 +250,17 @@ def test_a_fit_that_its_ledger_lacks_is_not_saved(tmp_path):
     with pytest.raises(LedgerError, match="does not have this fit"):
         pickle.loads(pickle.dumps(model)).save(tmp_path / "run")
     assert not (tmp_path / "run" / "report.json").exists()
+
+
+def test_an_interrupted_run_is_not_replaced(tmp_path):
+    """Its charge would be lost."""
+    model = DPFeatureCovarianceClassifier(epsilon=1, delta=1e-3, classes=CLASSES)
+    model.fit(X, Y)
+    (run := tmp_path / "run").mkdir()
+    write_json(run / "fit.json", {"fit_id": "ab", "ledger": "x", "asked": {}})
+    with pytest.raises(ValueError, match="holds an interrupted run"):
+        model.save(run)
+    assert (run / "fit.json").exists()
 
 
 def test_a_seeded_fit_is_saved_as_not_private(tmp_path):

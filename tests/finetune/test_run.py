@@ -447,7 +447,7 @@ def test_a_run_that_protects_nothing_keeps_the_budget_of_each_data_set(
     index.add(second, data.digests[25:])
     book = open_ledger(None, second)
     fix_budget(book, 1.0, 1e-3)
-    with pytest.raises(LedgerError, match=f"have the budget epsilon=1 in .*{second}"):
+    with pytest.raises(LedgerError, match=f"the budget epsilon=1 in .*{second}"):
         finetune(given)
     assert not open_ledger(None, first).count_fits()
     if ledger is None:

@@ -1,5 +1,6 @@
 """Which files a fit takes: how the rows of a file were chosen decides."""
 
+from collections import Counter
 from itertools import product
 
 import numpy as np
@@ -74,11 +75,11 @@ def neighbors(relation, rows, grouped, named):
                 yield sorted([*rest, (place, -1)]), {unit, (place, -1)}
 
 
-def moves_others(option, relation, grouped):
+def moves_others(option, relation, grouped, n_splits):
     """Return whether a unit decides more than the proof allows, in some neighbor.
 
     Only rows of the two units may leave or enter. Under replace_one of a row, any one
-    row may enter for any other.
+    row of its split may enter for any other.
     """
     sizes = [1, 4, 1, 3, 1, 2] if grouped else [1] * N
     groups = np.repeat(range(len(sizes)), sizes).tolist()
@@ -88,7 +89,14 @@ def moves_others(option, relation, grouped):
         after = chosen(option, other)
         left, entered = before - after, after - before
         if relation == "replace_one" and not grouped:
-            bad = len(left) > 1 or len(entered) > 1
+            (old,) = (row[0] for row in units if row[1] >= 0)
+            sizes_of = [
+                Counter(
+                    int(old if new < 0 else place) % n_splits for place, new in rows
+                )
+                for rows in (before, after)
+            ]
+            bad = len(left) > 1 or len(entered) > 1 or sizes_of[0] != sizes_of[1]
         else:
             bad = bool({row[1] if grouped else row for row in left | entered} - units)
         if bad:
@@ -96,10 +104,13 @@ def moves_others(option, relation, grouped):
     return False
 
 
+@pytest.mark.parametrize("splits", [["all"], ["train", "test"]])
 @pytest.mark.parametrize("option", CONFIG)
-def test_a_choice_by_position_is_refused_where_one_unit_moves_others(tmp_path, option):
+def test_a_choice_by_position_is_refused_where_one_unit_moves_others(
+    tmp_path, option, splits
+):
     """Compared with all neighbors of a small source."""
-    path = made(tmp_path / "f.h5", CONFIG[option])
+    path = made(tmp_path / "f.h5", CONFIG[option], split_names=splits)
     with open_features(path) as file:
         for relation, cap in product(RELATIONS, (None, CAP)):
             said = ""
@@ -107,7 +118,7 @@ def test_a_choice_by_position_is_refused_where_one_unit_moves_others(tmp_path, o
                 check_selection(file, relation, cap)
             except ValueError as error:
                 said = str(error)
-            moved = moves_others(option, relation, cap is not None)
+            moved = moves_others(option, relation, cap is not None, len(splits))
             assert (f"{option} chose its rows by positions" in said) == moved
             assert bool(said) == moved
 

@@ -193,7 +193,7 @@ def test_two_ledgers_under_one_path_are_not_one(tmp_path, way):
     # neither its budget nor the fits of the first are forgotten elsewhere
     (other,) = charged_elsewhere(ID)
     assert other.fits is None and other.budget == book.budget()
-    with pytest.raises(LedgerError, match="have the budget epsilon=1"):
+    with pytest.raises(LedgerError, match="the budget epsilon=1"):
         charged(None)
     unmount(projects[1])
     mount(projects[0])
@@ -231,7 +231,7 @@ def test_a_budget_holds_while_the_target_of_a_linked_ledger_is_away(tmp_path):
     with pytest.raises(LedgerError), closing(open_ledger(None, ID)) as book:
         fix_budget(book, 5.0, 1e-5)
     volume.rename(tmp_path / "away")
-    with pytest.raises(LedgerError, match=r"have the budget epsilon=1\.2 in"):
+    with pytest.raises(LedgerError, match=r"the budget epsilon=1\.2 in"):
         charged(tmp_path / "new.sqlite")
 
 

@@ -264,7 +264,7 @@ def refused_beside(dataset_id, *where):
         with charging(open_ledger(where[0] if where else None, dataset_id)):
             return False
     except LedgerError as error:
-        assert "have the budget epsilon=2" in str(error), error
+        assert "the budget epsilon=2" in str(error), error
         return True
 
 
@@ -596,7 +596,9 @@ def test_files_of_one_data_set_with_a_ledger_each_are_declared_in_one_command(
     charge_groups(one)
     charge_groups(part, tmp_path / "other.sqlite")
     for file in (one, part):
-        with pytest.raises(LedgerError, match="name both files in one command"):
+        with pytest.raises(
+            LedgerError, match="name both features files in one command"
+        ):
             module.declare_people(file, clinic, False)
         assert not people_index().knows(id_of(one))
     fitted("ledger", "people", clinic, part, one)
@@ -774,6 +776,20 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
         assert f"the ledger {merged} is not reachable, so" in words(done.out + done.err)
 
 
+def test_the_ledger_to_which_a_copy_moved_is_listed(tmp_path, clinic, monkeypatch):
+    """Also in a home that knows none of these ledgers."""
+    one, place, run = made(tmp_path, "one", 0), tmp_path / "p.sqlite", tmp_path / "run"
+    fitted("fit", one, "-o", run, *FIT, "--ledger", place)
+    night = shutil.copy(place, tmp_path / "night.sqlite")
+    two = made(tmp_path, "two", 60, "--people", clinic)
+    charge_groups(two)
+    module.declare_people(one, clinic, False)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "elsewhere"))
+    merged = Ledger(place).meta(MOVED)
+    said = words(dphead("check", run, "--ledger", night).out)
+    assert f"does not count the ledger {merged} (2 fits" in said
+
+
 def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
     store, tmp_path, clinic, monkeypatch
 ):
@@ -847,7 +863,7 @@ def test_a_ledger_that_is_found_after_the_merge_counts(store, tmp_path, clinic):
         assert f"would not count the ledger {other.path}" in said
         assert "Repeat the command `dphead ledger people`" in said
     else:
-        assert "have the budget epsilon=2" in said
+        assert "the budget epsilon=2" in said
         assert f"data set {id_of(two)}, which shares the ledger of this one" in said
     fitted("ledger", "people", clinic, two)
     assert fits_of(two) == 1
@@ -963,7 +979,7 @@ def test_a_merge_that_is_refused_halfway_is_not_followed(tmp_path, clinic):
     assert "cannot be merged, because one ledger counts one relation" in said
     assert counted_in(id_of(two)) == id_of(two)
     said = refusal(*fit, tmp_path / "r2")
-    assert "have the budget epsilon=2" in said and "Nothing was charged" in said
+    assert "the budget epsilon=2" in said and "Nothing was charged" in said
 
 
 def test_a_merge_that_makes_the_total_infinite_needs_a_confirmation(tmp_path, clinic):

@@ -260,8 +260,9 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
     if timm fails.
     """
     timm = import_timm()
-    # timm looks up the names of a hub ("hf-hub:owner/name") itself
-    if ":" not in options.name and not timm.is_model(options.name):
+    # timm looks up the names of a hub itself. It also takes "Local-Dir:PATH", but the
+    # path must not be published as the name.
+    if not options.name.startswith("hf-hub:") and not timm.is_model(options.name):
         raise ExtractError(
             f"--backbone must be {', '.join(TRAITS)} or a timm model, got "
             f"{options.name!r}. Type a name of `timm.list_models()`."

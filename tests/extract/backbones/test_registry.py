@@ -279,6 +279,8 @@ def hub(weights, tmp_path):
 
 def test_config_json_beside_weights_gives_the_transform(hub, weights):
     by_file = BackboneOptions("test_resnet", weights=hub / "model.safetensors")
+    with pytest.raises(ExtractError, match="--backbone must be"):
+        load_backbone(BackboneOptions(f"Local-Dir:{hub}"), (0, 0), True)
     by_folder = BackboneOptions(f"local-dir:{hub}")
     by_both = BackboneOptions("test_resnet", weights=hub)
     found = [load_backbone(one, (0, 0), True) for one in (by_file, by_folder, by_both)]
