@@ -29,7 +29,7 @@ _UNSAFE = {
 
 # An operator of `torch.library` without a rule for `vmap` gets one plain row at a time,
 # so its code could keep rows, or draw random numbers for some rows only.
-_NAMESPACES = ("aten", "prim", "prims", "profiler", "higher_order")
+_NAMESPACES = ("", "aten", "profiler", "quantized")  # "" for functions
 
 
 class _Ended(BaseException):
@@ -78,9 +78,13 @@ class Errors(TorchFunctionMode):
         try:
             if (
                 name in _UNSAFE
-                or getattr(func, "namespace", "aten") not in _NAMESPACES
+                or str(getattr(func, "__module__", "")).partition("_ops.")[2]
+                not in _NAMESPACES
                 # the library MKL prints a line
-                or (name == "_linalg_svd" and not args[0].isfinite().all())
+                or (
+                    name in ("_linalg_svd", "linalg_pinv")
+                    and not (_is_of_rows(args[0]) or args[0].isfinite().all())
+                )
                 # NaN in a grid ends the process, unless the padding is zeros
                 or (name == "grid_sampler_2d_backward" and args[4])
                 or (
@@ -124,3 +128,5 @@ def _text(tensor: Tensor, **given: Any) -> str:
 # An error inside of torch's function would switch torch.func off, while a traceback
 # keeps the frames of this function.
 _tensor_str._str = _text
+# torch would warn at each call of an operation that vmap computes row by row
+_functorch._set_vmap_fallback_warning_enabled(False)

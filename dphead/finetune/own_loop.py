@@ -505,8 +505,9 @@ class PrivateTraining:
         own, given = self._network.model, self.model
         shapes, found = ([(n, p.shape) for n, p in trained(m)] for m in (own, given))
         # only the parameters at the charge have a hook, and are in the optimizer
-        replaced = any(self._trained.get(n) is not p for n, p in trained(given))
-        if shapes != found or replaced:
+        if shapes != found or any(
+            self._trained.get(n) is not p for n, p in trained(given)
+        ):
             raise ValueError(
                 "the module must train the same parameters as at the charge, got "
                 f"{len(found)} now and {len(shapes)} then. Keep the parameters, with "
@@ -515,8 +516,9 @@ class PrivateTraining:
             )
         before, after = _fixed(own), _fixed(given)
         for name in before | after:
-            same = before.keys() == after.keys()
-            if not same or bits(before[name]) != bits(after[name].to(before[name])):
+            if before.keys() != after.keys() or bits(before[name]) != bits(
+                after[name].to(before[name])
+            ):
                 raise ValueError(
                     f"{name} of the module has changed since the charge. It is not "
                     "trained, and could hold rows. Call `eval()` before you use the "

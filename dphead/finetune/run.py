@@ -264,8 +264,10 @@ def _prepare(
     )
     if hosts is None:
         return fit
-    agreed = {"settings": fit.digest(), "gradients of random images": sums.probe()}
-    return replace(fit, agreed=agreed)
+    return replace(
+        fit,
+        agreed={"settings": fit.digest(), "gradients of random images": sums.probe()},
+    )
 
 
 def _releases(solver: NetworkDescent, resumed: TrainingState | None) -> int:

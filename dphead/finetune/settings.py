@@ -392,8 +392,11 @@ class Settings(Step, ModelSpec):
                 steps = max(1, round(self.epochs)) * self.epoch_steps(n_rows)
             found = replace(found, steps=steps, epochs=None)
         if self.base_learning_rate is not None and batch is not None:
-            rate = self.base_learning_rate * batch / 512
-            found = replace(found, learning_rate=rate, base_learning_rate=None)
+            found = replace(
+                found,
+                learning_rate=self.base_learning_rate * batch / 512,
+                base_learning_rate=None,
+            )
         return found
 
     def epoch_steps(self, n_rows: int) -> int:
@@ -519,8 +522,7 @@ def _from_preset(name: str, epsilon: float | None) -> tuple[dict[str, Any], str]
         ]
     own = {str(k): v for k, v in table.items() if k not in _HEAD_SETTINGS}
     own["layers"] = tuple(own.get("layers", ()))
-    found = {_RENAMED.get(name, name): value for name, value in own.items()}
-    return found, data["source"]
+    return {_RENAMED.get(k, k): v for k, v in own.items()}, data["source"]
 
 
 def _typed(head: object) -> str:

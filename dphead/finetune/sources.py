@@ -195,8 +195,9 @@ def _load_images(
         part = np.sort(own[own >= 0])
     images, digests = load_images(source, options.image_size, channels, index, part)
     shape = images.x.shape[1:]
-    y = np.where(images.readable, images.y, -1)
-    rows = ImageRows(images.x, y, source.group, cap)
+    rows = ImageRows(
+        images.x, np.where(images.readable, images.y, -1), source.group, cap
+    )
     summed, shared = rows, {}
     if hosts is not None:
         ends = pairwise(bounds(rows.n_rows, hosts.count))
@@ -327,9 +328,9 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     in_memory = options.ledger == IN_MEMORY
     if options.group_cap and not in_memory and not has_home():
         RowGroups("", data.groups).compared(None, protects=True)  # raises LedgerError
-    system, new = options.people, options.new_people
+    system = options.people
     index_of = people_index(declares=system is not None) if has_home() else None
-    people = People(index_of, system, new)
+    people = People(index_of, system, options.new_people)
     people = people.of_same(options.same_data_as, data.groups, split=options.split)
     named = _named(options)
     if not options.same_data_as:  # the ledger of that file can have been merged

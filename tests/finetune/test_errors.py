@@ -1,6 +1,7 @@
 """An error that one row causes reaches no other row, even if code catches it."""
 
 import threading
+import warnings
 from contextlib import suppress
 from functools import wraps
 from typing import Any
@@ -413,18 +414,33 @@ def test_code_in_except_does_not_run_for_a_row():
     assert len(gradients.parts(torch.ones(3, 1, 4), y)) == 2
 
 
-def test_a_matrix_that_is_not_finite_reaches_no_svd_of_a_library():
+@pytest.mark.parametrize("of", [torch.linalg.svdvals, torch.linalg.pinv])
+def test_a_matrix_that_is_not_finite_reaches_no_svd_of_a_library(of):
     """MKL would print a line for a row with a number whose square is infinite."""
 
     def loss(model, x, y):
-        values = torch.linalg.svdvals(EYE * x[0, 0].square())
+        values = of(EYE * x[0, 0].square())
         return cross_entropy(model, x, y) * values.sum()
 
     gradients = PerExample(nn.Sequential(nn.Linear(4, 2)), loss)
     y = torch.zeros(3, dtype=torch.int64)
     assert len(gradients.parts(torch.ones(3, 1, 4), y)) == 2
-    with pytest.raises((ValueError, RuntimeError), match="_linalg_svd is unsafe"):
+    with pytest.raises((ValueError, RuntimeError), match=r"linalg_.* is unsafe"):
         gradients.parts(torch.full((3, 1, 4), 1e30), y)
+
+
+def test_an_operation_without_a_rule_warns_of_no_row(capfd):
+    """The number of warnings would follow the chunks of private rows."""
+
+    def loss(model, x, y):
+        found = torch.ops.aten.bincount((x[0] > 0).long(), minlength=4)
+        return cross_entropy(model, x, y) * (1 + found.sum())
+
+    gradients = PerExample(nn.Sequential(nn.Linear(4, 2)), loss)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        gradients.parts(torch.ones(3, 1, 4), torch.zeros(3, dtype=torch.int64))
+    assert seen == [] and capfd.readouterr().err == ""
 
 
 @torch.library.custom_op("dphead_tests::row_by_row", mutates_args=())
@@ -442,7 +458,11 @@ by_rule.register_fake(torch.empty_like)
 by_rule.register_vmap(lambda info, dims, x: (x + 1, dims[0]))
 
 
-@pytest.mark.parametrize("operator", [row_by_row, by_rule], ids=["row", "rule"])
+@pytest.mark.parametrize(
+    "operator",
+    [row_by_row, by_rule, torch.ops.dphead_tests.by_rule],
+    ids=["row", "rule", "packet"],
+)
 def test_an_operator_with_code_of_the_user_is_refused_before_the_charge(
     operator, tmp_path
 ):
