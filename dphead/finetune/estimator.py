@@ -173,8 +173,12 @@ class DPFinetuneClassifier(PrivateClassifier):
         cap = self.group_cap
         if cap is not None:
             require_both(groups, cap)
-        ids = None if groups is None else group_ids(as_arrays(groups)[0], len(x))
-        rows = ImageRows(x, y, ids, cap)
+        rows = ImageRows(
+            x,
+            y,
+            None if groups is None else group_ids(as_arrays(groups)[0], len(x)),
+            cap,
+        )
         # Use facts.n_rows from here on: under add_remove len(x) is private.
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         ungrouped = check_unit(

@@ -228,7 +228,7 @@ def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
     """Return a timm model."""
     try:
         # a folder or a hub: reports and the ledger would publish the path
-        if ":" in name:
+        if not import_timm().is_model(name):
             raise RuntimeError("--weights takes a path")
         return import_timm().create_model(
             name, num_classes=n_classes, in_chans=channels

@@ -397,9 +397,10 @@ def _about_lost_steps(
     if found.epoch_steps == 1:
         return []
     (fit,) = (f for f in charged.ledger.fits() if f["fit_id"] == charged.fit_id)
-    committed = sum(r["state"] == "committed" for r in fit["releases"])
     lost: set[int] = set()
-    for releases in resumed_at(out, committed):
+    for releases in resumed_at(
+        out, sum(r["state"] == "committed" for r in fit["releases"])
+    ):
         done = max(0, releases - before)
         lost.update(range(done, done + -done % found.epoch_steps))
     if not lost:

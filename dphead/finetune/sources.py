@@ -329,8 +329,11 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     if options.group_cap and not in_memory and not has_home():
         RowGroups("", data.groups).compared(None, protects=True)  # raises LedgerError
     system = options.people
-    index_of = people_index(declares=system is not None) if has_home() else None
-    people = People(index_of, system, options.new_people)
+    people = People(
+        people_index(declares=system is not None) if has_home() else None,
+        system,
+        options.new_people,
+    )
     people = people.of_same(options.same_data_as, data.groups, split=options.split)
     named = _named(options)
     if not options.same_data_as:  # the ledger of that file can have been merged

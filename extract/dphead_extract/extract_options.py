@@ -111,8 +111,8 @@ class ExtractOptions:
         int | None,
         image_option(
             "Use only the first N images, for trials. `dphead fit` refuses such a file "
-            "under --relation add_remove, and under replace_one with --group-cap. "
-            "Default: all images.",
+            "under --relation add_remove, and under replace_one with --group-cap or "
+            "several splits. Default: all images.",
             NATURAL,
         ),
     ] = None

@@ -223,7 +223,9 @@ def test_an_image_size_that_the_model_cannot_take_is_refused():
         Network(NetworkSpec(ModelSpec("vit_tiny_patch16_224"), (3, 32, 32), 3))
 
 
-@pytest.mark.parametrize("name", ["Local-Dir:/home/anna/net", "hf-hub:timm/resnet18"])
+@pytest.mark.parametrize(
+    "name", ["Local-Dir:/home/anna/net", "hf-hub:timm/resnet18", "/home/anna/resnet18"]
+)
 def test_a_name_of_a_folder_or_a_hub_is_refused(name):
     """Reports, cards and the ledger publish the model's name, so a path in it."""
     with pytest.raises((ValueError, OSError), match="--weights takes a path"):
