@@ -283,7 +283,18 @@ def open_ledger(
     """
     path = ledger_path(path, dataset_id)
     check_noted(path)  # creates no file
-    return Ledger(path, dataset_id)
+    return Ledger(_in_store(path), dataset_id)
+
+
+def _in_store(path: str | Path) -> str | Path:
+    """Return DPHEAD_LEDGER for the URL of a server with the same id, else the path.
+
+    A copy of a database has its id, and must take no charge.
+    """
+    url = team_url()
+    if url is None or not is_url(path) or store_id(str(path)) != store_id(url):
+        return path
+    return url
 
 
 def read_ledger(path: str | Path | None, dataset_id: str | None) -> Ledger:
@@ -295,7 +306,7 @@ def read_ledger(path: str | Path | None, dataset_id: str | None) -> Ledger:
     path = ledger_path(path, dataset_id)
     check_noted(path)
     if is_on_server(path):
-        return Ledger(path, dataset_id, read_only=True)
+        return Ledger(_in_store(path), dataset_id, read_only=True)
     return Ledger(path, read_only=True) if os.path.lexists(path) else Ledger()
 
 
@@ -982,20 +993,20 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
 
 
 def _has_twin(place: str, fits: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the ledger of this name has other fits than the one that was read.
+    """Return whether the ledger of this name may have further fits than `fits`.
 
     A restored copy of a server's database has the server's id, so both ledgers have one
     name. It leads to the ledger at DPHEAD_LEDGER.
     """
-    if not is_on_server(place) or team_url() is None:
+    if not is_on_server(place):
         return False
     try:
         with closing(Ledger(place, read_only=True)) as book:
             named_ids = {fit["fit_id"] for fit in book.fits()}
     except HeldLedger:
         raise
-    except LedgerError:  # the id of another server
-        return False
+    except LedgerError:  # DPHEAD_LEDGER is not set, or leads to another server
+        return True
     return not named_ids <= {fit["fit_id"] for fit in fits}
 
 

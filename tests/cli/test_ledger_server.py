@@ -89,7 +89,7 @@ def test_check_says_that_a_restored_backup_lacks_a_fit(
 
 
 def test_a_restored_database_does_not_hide_the_ledger_of_its_name(
-    features, team, url, tmp_path
+    features, team, url, tmp_path, monkeypatch
 ):
     """It has the id of the server, so its ledgers have the same names."""
     run = tmp_path / "run"
@@ -103,6 +103,14 @@ def test_a_restored_database_does_not_hide_the_ledger_of_its_name(
         done = dphead("check", run, *given, "--json")
         found = {one["name"]: one["what"] for one in json.loads(done.out)["findings"]}
         assert ("(2 fits" in found.get("fits in another ledger", "")) == bool(given)
+    # the copy takes no charge
+    fitted(
+        "fit", features, "-o", tmp_path / "3", *LS, "--epsilon", 1, "--ledger", night
+    )
+    assert report_of(tmp_path / "3")["ledger"]["fits"] == 3
+    assert len(Ledger(night, id_of(features)).fits()) == 1
+    monkeypatch.delenv("DPHEAD_LEDGER")
+    assert "(gone or unreadable" in dphead("check", run, "--ledger", night).out
 
 
 def test_a_moved_ledger_keeps_its_budget_and_takes_no_more_charges(
