@@ -141,7 +141,7 @@ def moved_to(book: Ledger) -> tuple[str | None, bool]:
         return None, False
     for one in places_of(book):
         try:
-            with closing(Ledger(one, read_only=True)) as target:
+            with closing(opened_beside(one, book)) as target:
                 if holds_all(book, target) and not (book.verify() or target.verify()):
                     return one, True
         except HeldLedger:
@@ -161,8 +161,20 @@ def counted_at(book: Ledger) -> str | None:
     place, all_there = moved_to(book)
     if place is None or not all_there:
         return None
-    with closing(Ledger(place, read_only=True)) as target:
+    with closing(opened_beside(place, book)) as target:
         return counted_at(target) or place
+
+
+def opened_beside(place: str, book: Ledger) -> Ledger:
+    """Open the ledger that a ledger names; on a server, on the server of `book`.
+
+    A restored copy of a database has the server's id, so a name alone leads to
+    DPHEAD_LEDGER.
+    """
+    store, _, data_set = place.rpartition("/")
+    if book.url is not None and store == book.path.rpartition("/")[0]:
+        return Ledger(book.url, data_set, read_only=True)
+    return Ledger(place, read_only=True)
 
 
 def _is_there(place: str) -> bool:

@@ -11,7 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.ledger_place import counted_at, located, moved_to, places_of
+from dphead.analysis.ledger_place import (
+    counted_at,
+    located,
+    moved_to,
+    opened_beside,
+    places_of,
+)
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import name_unit_in, stated_guarantee
 from dphead.analysis.sealed import (
@@ -476,7 +482,7 @@ def _ledger_fits(
         return {"merged": away}
     if place is None:
         return {"fits": fits, "limit": limit}
-    with closing(Ledger(place, read_only=True)) as book:
+    with closing(opened_beside(place, book)) as book:
         return {"fits": book.fits(), "merged": place, "limit": _limit(book)}
 
 
@@ -508,12 +514,12 @@ def _unreadable_place(book: Ledger) -> str | None:
     if not is_on_server(place):  # on another machine, or in a moved home
         return None if places_of(book) else place
     try:
-        Ledger(place, read_only=True).close()
+        with closing(opened_beside(place, book)) as target:
+            return None if target.facts() else place
     except HeldLedger:
         raise
     except LedgerError:  # for example, DPHEAD_LEDGER is not set
         return place
-    return None
 
 
 def _limit(book: Ledger) -> dict[str, Any]:

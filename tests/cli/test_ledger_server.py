@@ -23,6 +23,7 @@ from ledgers import specs
 
 from benchmarks.faults.servers import CLIENT, OWNER
 from dphead import DPHeadClassifier
+from dphead.analysis.ledger_place import opened_beside
 from dphead.cli.budget import offer_budget
 from dphead.fit import ledgers as module
 from dphead.fit.ledgers import fix_budget, image_index, other_ledgers
@@ -108,7 +109,10 @@ def test_a_restored_database_does_not_hide_the_ledger_of_its_name(
         "fit", features, "-o", tmp_path / "3", *LS, "--epsilon", 1, "--ledger", night
     )
     assert report_of(tmp_path / "3")["ledger"]["fits"] == 3
-    assert len(Ledger(night, id_of(features)).fits()) == 1
+    copy = Ledger(night, id_of(features))
+    assert len(copy.fits()) == 1
+    # a ledger that the copy names is in the copy
+    assert len(opened_beside(copy.path, copy).fits()) == 1
     monkeypatch.delenv("DPHEAD_LEDGER")
     assert "(gone or unreadable" in dphead("check", run, "--ledger", night).out
 
