@@ -29,7 +29,7 @@ _UNSAFE = {
 
 # An operator of `torch.library` without a rule for `vmap` gets one plain row at a time,
 # so its code could keep rows, or draw random numbers for some rows only.
-_NAMESPACES = ("", "aten", "profiler", "quantized")  # "" for functions
+_NAMESPACES = ("", "aten", "prims", "profiler", "quantized")  # "" for functions
 
 
 class _Ended(BaseException):
@@ -78,11 +78,12 @@ class Errors(TorchFunctionMode):
         try:
             if (
                 name in _UNSAFE
-                or str(getattr(func, "__module__", "")).partition("_ops.")[2]
+                or str(getattr(func, "__module__", "")).partition("torch._ops.")[2]
                 not in _NAMESPACES
                 # the library MKL prints a line
                 or (
                     name in ("_linalg_svd", "linalg_pinv")
+                    and args
                     and not (_is_of_rows(args[0]) or args[0].isfinite().all())
                 )
                 # NaN in a grid ends the process, unless the padding is zeros

@@ -281,8 +281,12 @@ class PrivateTraining:
         # rows must stay in their slots, even if the loop shuffles its array
         x = given_rows(x, self.vocabulary).copy()
         _, y = given_labels(y, len(x), names)
-        ids = None if cap is None else group_ids(as_arrays(self.groups)[0], len(x))
-        rows = ImageRows(x, y, ids, cap)
+        rows = ImageRows(
+            x,
+            y,
+            None if cap is None else group_ids(as_arrays(self.groups)[0], len(x)),
+            cap,
+        )
         facts = public_facts(rows, len(names), self.relation, self.nominal_n)
         self._network = self._network_for(x, len(names))
         self._trained = dict(trained(self.model))

@@ -13,7 +13,7 @@ import torch
 from finetune.test_calls import released
 from finetune.test_own_loop import ByFirst, Mixing, cross_entropy, module, training
 from torch import nn
-from torch.func import grad
+from torch.func import grad, jvp
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
@@ -427,6 +427,35 @@ def test_a_matrix_that_is_not_finite_reaches_no_svd_of_a_library(of):
     assert len(gradients.parts(torch.ones(3, 1, 4), y)) == 2
     with pytest.raises((ValueError, RuntimeError), match=r"linalg_.* is unsafe"):
         gradients.parts(torch.full((3, 1, 4), 1e30), y)
+
+
+def smooth(x):
+    """A function of another library, in a module whose name ends in `_ops`."""
+    if has_torch_function_unary(x):
+        return handle_torch_function(smooth, (x,), x)
+    return x * 1
+
+
+smooth.__module__ = "my_ops.losses"
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda matrix: torch.linalg.pinv(input=matrix),
+        lambda matrix: jvp(torch.exp, (matrix,), (EYE,))[1],
+        smooth,
+    ],
+    ids=["keyword", "jvp", "overridable"],
+)
+def test_functions_of_torch_and_of_libraries_are_allowed(way):
+    def loss(model, x, y):
+        extra = way(EYE * x[0, 0])
+        return cross_entropy(model, x, y) + extra.sum() * model[0].weight.mean()
+
+    gradients = PerExample(nn.Sequential(nn.Linear(4, 2)), loss)
+    found = gradients.parts(torch.ones(3, 1, 4), torch.zeros(3, dtype=torch.int64))
+    assert len(found) == 2
 
 
 def test_an_operation_without_a_rule_warns_of_no_row(capfd):
