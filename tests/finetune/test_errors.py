@@ -2,7 +2,7 @@
 
 import threading
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any
 
@@ -189,6 +189,15 @@ def by(way):
     return loss
 
 
+@contextmanager
+def ended_by_no_error():
+    """Fail for any exception, also one that `except Exception` does not catch."""
+    try:
+        yield
+    except BaseException as error:
+        raise AssertionError(f"ended by {error!r}") from error
+
+
 @pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_row_with_an_error_that_the_loss_catches_changes_no_other_row(way):
@@ -198,7 +207,8 @@ def test_a_row_with_an_error_that_the_loss_catches_changes_no_other_row(way):
         rows = with_one_that_begins(value)
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 2))
-        found += released(model, by(way), rows)
+        with ended_by_no_error():
+            found += released(model, by(way), rows)
     assert torch.equal(found[0], found[2])
     assert torch.equal(found[1], found[3])
     assert found[0].any()
@@ -321,7 +331,7 @@ def test_a_noted_error_is_kept_if_a_module_reaches_the_training():
             model, lambda m, x, y, loss=watching: loss(m(x), x, y), rows, **given
         )
         watching.loop = private
-        with private:
+        with ended_by_no_error(), private:
             found += [next(private)["0.weight"], next(private)["0.weight"]]
     assert torch.equal(found[0], found[2])
     assert torch.equal(found[1], found[3])
