@@ -317,7 +317,7 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
     ledger is not the noted one, or if other charged ledgers must move first
     (`check_store`).
     """
-    dataset_id = book.meta("dataset_id")
+    dataset_id, url = book.meta("dataset_id"), str(_in_store(url))
     target = Ledger(url, dataset_id, read_only=True)
     assert dataset_id is not None  # opening a ledger on a server needs one
     # locks: no budget and no id system may appear between a check and the move
@@ -948,7 +948,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     path = path.resolve() if path.is_file() else path  # the run's files are beside it
     found = read_run(path, ledger)
     said, dataset_id = found.report, found.report["data"].get("dataset_id")
-    if found.fits is None and not (ledger and found.lost):
+    if found.fits is None and not (ledger and (found.lost or found.merged)):
         places = ledgers_holding(dataset_id, said["ledger"]["fit_id"])
         read = (read_run(path, place) for place in places)
         found = next((one for one in read if one.fits is not None), found)

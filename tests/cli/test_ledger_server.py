@@ -26,7 +26,7 @@ from dphead import DPHeadClassifier
 from dphead.analysis.ledger_place import opened_beside
 from dphead.cli.budget import offer_budget
 from dphead.fit import ledgers as module
-from dphead.fit.ledgers import fix_budget, image_index, other_ledgers
+from dphead.fit.ledgers import fix_budget, image_index, move_ledger, other_ledgers
 from dphead.privacy.ledger import Ledger, LedgerError, moving, seals
 
 LS = ("--method", "dp-ls", "--backend", "numpy", "--delta", 1e-3)
@@ -113,6 +113,8 @@ def test_a_restored_database_does_not_hide_the_ledger_of_its_name(
     assert len(copy.fits()) == 1
     # a ledger that the copy names is in the copy
     assert len(opened_beside(copy.path, copy).fits()) == 1
+    book = Ledger(tmp_path / "file.sqlite", "cd34" * 8)
+    assert move_ledger(book, night).url == os.environ["DPHEAD_LEDGER"]
     monkeypatch.delenv("DPHEAD_LEDGER")
     assert "(gone or unreadable" in dphead("check", run, "--ledger", night).out
 

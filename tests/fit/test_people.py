@@ -788,6 +788,10 @@ def test_the_ledger_to_which_a_copy_moved_is_listed(tmp_path, clinic, monkeypatc
     merged = Ledger(place).meta(MOVED)
     said = words(dphead("check", run, "--ledger", night).out)
     assert f"does not count the ledger {merged} (2 fits" in said
+    # an older copy does not stand for a named ledger whose new place is gone
+    Path(str(merged)).rename(tmp_path / "gone.sqlite")
+    monkeypatch.setattr(ledgers, "ledgers_holding", lambda *_: [str(night)])
+    assert read_known(run, place).fits is None
 
 
 def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
