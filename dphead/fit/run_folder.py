@@ -254,7 +254,7 @@ def interrupted(out: Path) -> str | None:
 def data_set_begun(out: Path, known: Sequence[Overlap]) -> str | None:
     """Return the data set that the folder's interrupted run began, or None.
 
-    Its ledger has the run's fit, or is the one that the fit is to be charged to.
+    The ledger of this data set has the run's fit, or is named for its charge.
     `known` are the data sets that share images with a new run. A data set that lacks
     some of the run's images is not returned.
     """

@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -657,17 +658,19 @@ def test_a_ledger_of_other_rows_in_the_place_of_a_runs_own_states_no_sum(tmp_pat
         guarantee_of(copy, read_run(copy, tmp_path / "two/q.sqlite"), {})
 
 
+def fit_arrays(book) -> DPLeastSquaresClassifier:
+    """Charge a fit of the same arrays to a ledger."""
+    rows = np.random.default_rng(0).random((40, 3))
+    head = DPLeastSquaresClassifier(
+        epsilon=1.0, delta=1e-3, classes=[0, 1], ledger=book
+    )
+    return head.fit(rows, np.arange(40) % 2)
+
+
 def test_an_older_copy_of_the_ledger_of_arrays_is_listed_with_its_later_fits(tmp_path):
     """Arrays have no data set that could name it, and no home needs to know it."""
-    rows = np.random.default_rng(0).random((40, 3))
     book, run = tmp_path / "p.sqlite", tmp_path / "run"
-
-    def charge() -> DPLeastSquaresClassifier:
-        head = DPLeastSquaresClassifier(
-            epsilon=1.0, delta=1e-3, classes=[0, 1], ledger=book
-        )
-        return head.fit(rows, np.arange(40) % 2)
-
+    charge = partial(fit_arrays, book)
     charge()
     older = book.read_bytes()
     charge().save(run)
@@ -687,15 +690,8 @@ def test_an_older_copy_of_the_ledger_of_arrays_is_listed_with_its_later_fits(tmp
 
 
 def test_an_older_copy_with_as_many_fits_does_not_count_the_run(tmp_path):
-    rows = np.random.default_rng(0).random((40, 3))
     book, run = tmp_path / "p.sqlite", tmp_path / "run"
-
-    def charge() -> DPLeastSquaresClassifier:
-        head = DPLeastSquaresClassifier(
-            epsilon=1.0, delta=1e-3, classes=[0, 1], ledger=book
-        )
-        return head.fit(rows, np.arange(40) % 2)
-
+    charge = partial(fit_arrays, book)
     head = charge()
     older = book.read_bytes()
     charge()
