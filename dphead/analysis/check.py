@@ -438,6 +438,8 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
         total = f"epsilon {rounded_up(run.spent_now.epsilon)} at delta "
         total += as_declared(now["delta"])
         todo = f"State the plain sum of all fits, {total}, where you publish the run"
+        if run.ended:
+            todo = f"Name the ledger {run.merged} (--ledger), which has the other fits"
         yield Finding(*finding, todo)
 
 

@@ -116,15 +116,18 @@ def located(name: str, folder: Path) -> Path | str:
 def places_of(book: Ledger) -> list[str]:
     """Return the places that a closed ledger was moved to, if they have a ledger.
 
-    DPHEAD_HOME may have been moved. So if the recorded place is gone, a merged ledger's
-    target is looked up in the current DPHEAD_HOME.
+    A folder of merged ledgers may have been moved or copied. So their target is also
+    looked up beside them and in the current DPHEAD_HOME.
     """
-    place, merged = book.meta(MOVED), book.meta(MERGED)
-    places = [] if place is None else [place]
-    if merged is not None and not any(map(_is_there, places)):
+    if (place := book.meta(MOVED)) is None:
+        return []
+    places = [place]
+    if (merged := book.meta(MERGED)) is not None:
+        if not is_on_server(book.path):
+            places.append(str(Path(book.path).with_name(os.path.basename(place))))
         with suppress(LedgerError):  # an invalid DPHEAD_HOME holds no ledger
             places.append(str(default_ledger_path(merged)))
-    return [*filter(_is_there, places)]
+    return [*filter(_is_there, dict.fromkeys(places))]
 
 
 def moved_to(book: Ledger) -> tuple[str | None, bool]:
@@ -134,21 +137,23 @@ def moved_to(book: Ledger) -> tuple[str | None, bool]:
 
     The ledger at the place is read, because a row in `book` that names the place proves
     nothing. If charges are missing there, or the ledger is unreadable, the charges and
-    the budget of `book` stay valid.
+    the budget of `book` stay valid. Of several places that hold all charges, the one
+    with the most fits is returned.
     """
     place = book.meta(MOVED)
     if place in (None, book.path):
         return None, False
+    fits = dict[str, int]()
     for one in places_of(book):
         try:
             with closing(opened_beside(one, book)) as target:
                 if holds_all(book, target) and not (book.verify() or target.verify()):
-                    return one, True
+                    fits[one] = target.count_fits()
         except HeldLedger:
             raise
         except LedgerError:
             pass
-    return place, False
+    return (max(fits, key=fits.__getitem__), True) if fits else (place, False)
 
 
 def counted_at(book: Ledger) -> str | None:

@@ -35,7 +35,7 @@ from dphead.privacy.ledger.moving import counted_data_sets
 from dphead.privacy.ledger.schema import HeldLedger, canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
-from dphead.privacy.ledger.store import IDENTITY, PEOPLE
+from dphead.privacy.ledger.store import IDENTITY, MERGED, PEOPLE
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 from dphead.solvers.settings import MOST_RELEASES
 
@@ -100,6 +100,9 @@ class FinishedRun:
     merged : str or None
         The ledger that the run's ledger was merged into, or moved to, after the fit.
         `fits` are its fits, or None if it cannot be read.
+    ended : bool
+        Whether ledgers were merged, and `merged` cannot be read. The budget is then no
+        guarantee, and the present total is unknown.
     limit : dict or None
         The "path", "identity", "budget", "is_sum", "dataset_id" and "people" of the
         ledger that has `fits`.
@@ -116,6 +119,7 @@ class FinishedRun:
     fits: list[dict[str, Any]] | None = None
     elsewhere: Sequence[tuple[str, dict[str, Any]]] = ()
     merged: str | None = None
+    ended: bool = False
     limit: dict[str, Any] | None = None
     lost: str | None = None
 
@@ -123,6 +127,7 @@ class FinishedRun:
     def ledger_now(self) -> dict[str, Any]:
         """Return the report's entry "ledger", with the current values in `limit`."""
         now = self.report["ledger"] | (self.limit or {})
+        now |= {"is_sum": True} if self.ended else {}
         return now | {"delta": now["budget"]["delta"]} if now["budget"] else now
 
     @cached_property
@@ -421,9 +426,10 @@ def _ledger_fits(
     """Return "fits", "limit" and "merged" of the ledger that now counts the run.
 
     If the ledger is unreachable, the result is empty. If it was closed and the place
-    that it names cannot be read, the result has only "merged", this place. If it does
-    not count the run, the result has only "lost": the path of an older copy or of
-    `given`, or None for a different ledger in the place of the run's own.
+    that it names cannot be read, the result has only "merged", this place, and "ended",
+    whether a merge closed it. If it does not count the run, the result has only "lost":
+    the path of an older copy or of `given`, or None for a different ledger in the place
+    of the run's own.
 
     Raises ValueError if the ledger contradicts the report, or if `given` is missing.
     """
@@ -453,7 +459,7 @@ def _ledger_fits(
     # a merge after the report may have fixed or lowered the budget
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place = counted_at(book)
-    away = _unreadable_place(book)
+    away, ended = _unreadable_place(book), book.meta(MERGED) is not None
     book.close()
     if own is not None and not merged and theirs not in (None, own):
         todo = (
@@ -479,7 +485,7 @@ def _ledger_fits(
         name, but = "ledger.total_epsilon", f"the ledger gives {total}"
         raise _changed(file, name, said["total_epsilon"], but)
     if away:
-        return {"merged": away}
+        return {"merged": away, "ended": ended}
     if place is None:
         return {"fits": fits, "limit": limit}
     with closing(opened_beside(place, book)) as book:
@@ -528,7 +534,8 @@ def _limit(book: Ledger) -> dict[str, Any]:
         "path": book.path,
         "identity": book.meta(IDENTITY),
         "budget": book.budget(),
-        "is_sum": book.is_sum(),
+        # a merge closed it, and its target lacks fits
+        "is_sum": book.is_sum() or book.meta(MERGED) is not None,
         "dataset_id": book.meta("dataset_id"),
         "people": json.loads(book.meta(PEOPLE) or "null"),
     }

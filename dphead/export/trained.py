@@ -149,12 +149,20 @@ def guarantee_of(
     They include the guarantee in the report, the budget if it covers all fits, and the
     digests of the report and the head. The statement counts the ledgers' present fits.
 
-    Raises LedgerError if the ledger lost fits, because its budget may be exceeded.
+    Raises LedgerError if the ledger lost fits, because its budget may be exceeded, and
+    if it was merged into a ledger that cannot be read, because the total is unknown.
     """
     if finished.lost:
         raise LedgerError(
             "the ledger lacks this fit, or fits that it had when this fit ended. "
             f"Nothing was exported. {RESTORE}."
+        )
+    if finished.ended:
+        raise LedgerError(
+            f"the run's ledger was merged into {finished.merged}, which cannot be "
+            "read, so the sum of all fits is unknown. Nothing was exported. Set "
+            "DPHEAD_HOME and DPHEAD_LEDGER as in the fit, or name that ledger "
+            "(--ledger)."
         )
     report, ledger, now = finished.report, finished.ledger_now, finished.report_now()
     found = {key: report["guarantee"][key] for key in _GUARANTEE}

@@ -36,6 +36,7 @@ from dphead.analysis.ledger_place import (
     located,
     moved_to,
     named,
+    places_of,
 )
 from dphead.analysis.records import FinishedRun, read_run
 from dphead.fit.noted import (
@@ -455,6 +456,8 @@ class Elsewhere:
     protects : str or None
         Unit and relation of its fits, such as "single rows under zero_out". None if it
         has no fit.
+    fit_ids : frozenset of str
+        The ids of its fits, if it can be read.
     """
 
     path: str
@@ -465,6 +468,7 @@ class Elsewhere:
     shares: bool = False
     identity: str | None = None
     protects: str | None = None
+    fit_ids: frozenset[str] = frozenset()
 
     def fact(self, folder: Path | None = None) -> dict[str, object]:
         """Return this ledger's public entry in the report in `folder` (`named`).
@@ -660,7 +664,7 @@ def _declaring(url: str | None) -> Iterator[None]:
 def _staying(charged: list[Elsewhere], moving: Ledger, url: str) -> list[Elsewhere]:
     """Return a data set's charged ledger files that cannot move to a server later."""
     if not charged or charged[0].dataset_id == moving.meta("dataset_id"):
-        return [one for one in charged if not _one_file(one.path, moving.path)]
+        return [one for one in charged if not _one_place(one.path, moving.path)]
     first, *others = charged
     try:
         check_noted(first.path)
@@ -858,6 +862,12 @@ def other_ledgers(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
     sets, and of each data set that shares images with one of them (proofs/people.md,
     "Which ledgers a charge looks at").
     """
+    found = _known(dataset_id, *own)
+    return [one for one in found if not any(_one_place(one.path, p) for p in own)]
+
+
+def _known(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
+    """Return the ledgers of `other_ledgers`, and the run's own."""
     if dataset_id is None or not has_home():
         return []
     seen, found = _counted_with(dataset_id, *own)
@@ -869,12 +879,7 @@ def other_ledgers(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
             for key, one in theirs.items():
                 of_images = replace(one, overlap=overlap, shares=False)
                 found.setdefault(key, of_images)
-    paths = [*map(str, own)]
-    return [
-        other
-        for key, other in found.items()
-        if other.path not in paths and not any(_one_file(key, one) for one in paths)
-    ]
+    return [*found.values()]
 
 
 def _counted_with(
@@ -960,28 +965,27 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
         Elsewhere(str(located(one["path"], folder)), identity=one.get("identity"))
         for one in (said["ledger"], found.limit or said["ledger"])
     )
-    if ledger and found.fits is not None and _has_twin(own.path, found.fits):
-        own = replace(own, path="")  # its name leads to the twin
-    counts = [own.path] if found.limit and own.path else []
-    others = charged_elsewhere(dataset_id, *counts)
+    others = _known(dataset_id, *([own.path] if found.limit else []))
     # A copy at the report's path that does not count the run can have later fits. This
     # home may not know it, for example if arrays have no data set.
-    if found.limit or found.lost:
-        others += _copy_at(reported, [own, *others] if found.limit else others)
-    known = [
-        one
-        for one in others
-        # Leave out the run's own ledger, by path and identity: a different ledger can
-        # be at the path of the report. If the user named a copy of a ledger that is
-        # gone, leave out the path of the missing ledger too.
-        if (found.lost or not _can_be(one.path, one.identity, own))
-        and not (
-            ledger
-            and not is_on_server(one.path)
-            and not os.path.lexists(one.path)
-            and _can_be(one.path, None, reported)
-        )
-    ]
+    unread = found.fits is None and not found.lost
+    for one in [] if unread else [reported, own]:
+        others += _copy_at(one, others)
+    # A restored copy of a server's database has the name of the ledger at
+    # DPHEAD_LEDGER, but may not have its fits.
+    copied = is_url(ledger) and not unread
+    own_ids = {fit["fit_id"] for fit in found.fits or ()}
+
+    def is_own(one: Elsewhere) -> bool:
+        """Return whether this is the run's own ledger, or was its earlier place."""
+        # Compare identities too: a different ledger can be at the path of the report.
+        if not found.lost and _can_be(one.path, one.identity, own):
+            return not copied or one.fit_ids == own_ids
+        # the user named a copy of a ledger that is gone
+        gone = not is_on_server(one.path) and not os.path.lexists(one.path)
+        return bool(ledger and gone and _can_be(one.path, None, reported))
+
+    known = [one for one in others if one.fits != 0 and not is_own(one)]
     elsewhere = [(str(one), one.fact(folder)) for one in known]
     # a different home may know more ledgers, which the report names
     elsewhere += [
@@ -992,45 +996,24 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     return replace(found, elsewhere=elsewhere)
 
 
-def _has_twin(place: str, fits: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the ledger of this name may have further fits than `fits`.
-
-    A restored copy of a server's database has the server's id, so both ledgers have one
-    name. It leads to the ledger at DPHEAD_LEDGER.
-    """
-    if not is_on_server(place):
-        return False
-    try:
-        with closing(Ledger(place, read_only=True)) as book:
-            named_ids = {fit["fit_id"] for fit in book.fits()}
-    except HeldLedger:
-        raise
-    except LedgerError:  # DPHEAD_LEDGER is not set, or leads to another server
-        return True
-    return not named_ids <= {fit["fit_id"] for fit in fits}
-
-
 def _copy_at(one: Elsewhere, known: Sequence[Elsewhere]) -> list[Elsewhere]:
-    """Return the charged copy of `one` at its path, or where it moved, as a list.
+    """Return the copy of `one` at its path, or where it moved, as a list.
 
     The list is empty if there is no such copy, or if it is known.
     """
     there = is_on_server(one.path) or os.path.isfile(one.path)
-    if not there or any(_can_be(one.path, None, other) for other in known):
+    if not there or any(_one_place(one.path, other.path) for other in known):
         return []
     try:
         with closing(Ledger(one.path, read_only=True)) as book:
-            place, fits = counted_at(book), book.count_fits()
-            identity, protects = book.meta(IDENTITY), _protects(book)
+            if (place := counted_at(book)) is not None:
+                return _copy_at(Elsewhere(place), known)
+            identity = book.meta(IDENTITY)
+            return [_entry(book, one)] if one.identity in (None, identity) else []
     except HeldLedger:
         raise
     except LedgerError:  # it may have fits
         return [one]
-    if place is not None:
-        return _copy_at(Elsewhere(place), known)
-    if not fits or one.identity not in (None, identity):
-        return []
-    return [replace(one, fits=fits, identity=identity, protects=protects)]
 
 
 def is_listed(
@@ -1064,7 +1047,7 @@ def is_listed(
 
 def _can_be(place: str, identity: str | None, other: Elsewhere) -> bool:
     """Return whether a ledger at a place can be `other`: same place and identity."""
-    same = place == other.path or _one_file(place, other.path)
+    same = _one_place(place, other.path)
     return same and (None in (identity, other.identity) or identity == other.identity)
 
 
@@ -1102,19 +1085,21 @@ def shared_images(one: FeaturesFile, other: FeaturesFile) -> int | None:
     return shared if shared or compared else None
 
 
-def _one_file(path: str, other: str | Path) -> bool:
-    return all(map(os.path.exists, (path, other))) and os.path.samefile(path, other)
+def _one_place(path: str, other: str | Path) -> bool:
+    there = all(map(os.path.exists, (path, other)))
+    return path == str(other) or (there and os.path.samefile(path, other))
 
 
 def _read(
     place: str, name: str, dataset_id: str
 ) -> tuple[Elsewhere, list[str], list[str]]:
-    """Return a ledger of a data set, the data sets that it names, and where it moved.
+    """Return a ledger of a data set, the data sets that it names, and its new places.
 
     A missing, replaced or unreadable ledger has unknown fits (None). A closed ledger
     has 0 fits if a different ledger counts all of them. Raises HeldLedger while another
     process blocks it or its server does not answer.
     """
+    one = Elsewhere(place, name, shares=name != dataset_id)
     try:
         with closing(Ledger(place, read_only=True)) as book:
             book.check_open(but=MOVED)
@@ -1125,27 +1110,32 @@ def _read(
             if name not in more and place in noted_ledgers(name):
                 raise LedgerError(f"{place} is the ledger of another data set now.")
             moved, all_there = moved_to(book)
-            identity, protects = book.meta(IDENTITY), _protects(book)
-            held = (0, None) if all_there else (book.count_fits(), book.budget())
+            found = _entry(book, replace(one, dataset_id=of, shares=of != dataset_id))
+            if all_there:
+                found = replace(found, fits=0, budget=None)
             if not is_noted(book, name):
-                held = (None, book.budget() or noted_budget(place))
+                budget = book.budget() or noted_budget(place)
+                found = replace(found, fits=None, budget=budget)
             elif of == name:
                 note_link(place, name, book)
-            one = Elsewhere(
-                place,
-                of,
-                *held,
-                shares=of != dataset_id,
-                identity=identity,
-                protects=protects,
-            )
-            return one, more, [moved] if moved else []
+            return found, more, [moved, *places_of(book)] if moved else []
     except HeldLedger:
         raise
     except (LedgerError, ValueError):
-        budget = noted_budget(place)
-        shares = name != dataset_id
-        return Elsewhere(place, name, budget=budget, shares=shares), [], []
+        return replace(one, budget=noted_budget(place)), [], []
+
+
+def _entry(book: Ledger, one: Elsewhere) -> Elsewhere:
+    """Return `one` with the fits and the budget of its open ledger."""
+    ids = frozenset(book.fit_ids())
+    return replace(
+        one,
+        fits=len(ids),
+        budget=book.budget(),
+        identity=book.meta(IDENTITY),
+        protects=_protects(book),
+        fit_ids=ids,
+    )
 
 
 def _protects(book: Ledger) -> str | None:

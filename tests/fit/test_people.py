@@ -774,6 +774,37 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     for command in ("report", project / "run", "--card"), ("check", project / "run"):
         done = dphead(*command)
         assert f"the ledger {merged} is not reachable, so" in words(done.out + done.err)
+    # a merge ended the budget's guarantee, and the sum of all fits is unknown
+    said = refusal("export", project / "run", "--to", "sklearn", "-o", tmp_path / "no")
+    assert "the sum of all fits is unknown" in said and str(merged) in said
+    assert not (tmp_path / "no").exists()
+    found = words(dphead("check", project / "run").out)
+    assert "so the budget is no guarantee" in found
+    assert f"Name the ledger {merged} (--ledger)" in found
+
+
+def test_a_merged_ledger_is_followed_in_a_copy_of_its_folder(
+    tmp_path, clinic, monkeypatch
+):
+    """The place that it names can have an older copy of the ledger."""
+    one, run, home = made(tmp_path, "one", 0), tmp_path / "run", ledger_home()
+    fitted("fit", one, "-o", run, *FIT)
+    two = made(tmp_path, "two", 60, "--people", clinic)
+    charge_groups(two)
+    older = shutil.copytree(home, tmp_path / "older")
+    module.declare_people(one, clinic, False)
+    charge_groups(one)
+    newer = shutil.copytree(home, tmp_path / "newer")
+    shutil.rmtree(home)
+    shutil.copytree(older, home)
+    own = newer / "ledgers" / default_ledger_path(id_of(one)).name
+    assert "in 3 fits" in words(dphead("check", run, "--ledger", own).out)
+    # of several places with all its fits, that with the most fits counts
+    shutil.rmtree(home)
+    shutil.copytree(newer, home)
+    monkeypatch.setenv("DPHEAD_HOME", str(newer))
+    charge_groups(two)
+    assert "in 4 fits" in words(dphead("check", run, "--ledger", own).out)
 
 
 def test_the_ledger_to_which_a_copy_moved_is_listed(tmp_path, clinic, monkeypatch):

@@ -22,7 +22,6 @@ from dphead.privacy.ledger.schema import (
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import AWAITS, COUNTS, MERGED, MOVED, PEOPLE, SUM
 
-_FIT_IDS = select(FITS.c.fit_id)
 _DIGESTS = select(SEALS.c.digest).order_by(SEALS.c.id)
 
 
@@ -159,10 +158,10 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
             return
         for source in sources:
             _fix(source, target)  # the source may have got its first fit since then
-            known = {*target.query(_FIT_IDS)}
+            known = target.fit_ids()
             for table in (FITS, RELEASES, PROGRESS):
                 rows = source.rows(table)
-                target.add(table, *(r for r in rows if (r["fit_id"],) not in known))
+                target.add(table, *(r for r in rows if r["fit_id"] not in known))
         target.set_once(f"{COUNTS} {theirs}", "true")
         seals.seal(target)
         seals.check_undamaged(target)
@@ -293,9 +292,8 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
     """
     if source.meta(MERGED) is not None:
         counts = target.meta(f"{COUNTS} {source.meta('dataset_id')}")
-        known, budget = {*target.query(_FIT_IDS)}, target.budget()
-        within = _smaller(source.budget(), budget) == budget
-        return counts is not None and within and {*source.query(_FIT_IDS)} <= known
+        within = _smaller(source.budget(), target.budget()) == target.budget()
+        return counts is not None and within and source.fit_ids() <= target.fit_ids()
     if not (digests := _digests(source)):
         return source.meta(MOVED) is not None  # the source had no charge and no budget
     return _digests(target)[: len(digests)] == digests

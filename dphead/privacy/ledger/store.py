@@ -341,6 +341,10 @@ class LedgerFile:
         """Return how many fits were charged."""
         return self.first(select(func.count()).select_from(FITS))[0]
 
+    def fit_ids(self) -> set[str]:
+        """Return the ids of all charged fits."""
+        return {fit_id for (fit_id,) in self.query(select(FITS.c.fit_id))}
+
     def structure(self) -> str:
         """Return "ok", or the problem that SQLite's integrity check finds."""
         if self._db is None:
