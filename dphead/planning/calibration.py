@@ -97,16 +97,15 @@ def epsilon_by(
     )
     if accountant in accounting.ACCOUNTANTS:
         return accounting.compose_epsilon(events, delta, relation, accountant)
-    mu = total_mu(events)
-    if accountant == "zcdp" and mu is None:
-        raise ValueError(
-            "The accountant zcdp needs full batches, got Poisson batches or allocated "
-            "rows. Use the accountant pld or rdp."
-        )
+    if accountant == "zcdp":
+        if (mu := total_mu(events)) is None:
+            raise ValueError(
+                "The accountant zcdp needs full batches, got Poisson batches or "
+                "allocated rows. Use the accountant pld or rdp."
+            )
+        return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     if any(e.noise_multiplier == 0 and e.count for e in events):
         return math.inf
-    if accountant == "zcdp" and mu is not None:
-        return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     return classic_rdp_epsilon(
         RDP_ORDERS, rdp_curve(events, RDP_ORDERS, relation), delta
     )

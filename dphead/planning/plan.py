@@ -5,6 +5,7 @@ A plan depends only on the solver, the public sizes and the budget.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -128,17 +129,13 @@ class Plan(Target):
 
         mu is None unless a release is private, has noise and uses full batches.
         """
-        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for s in self.specs:
-            row = s.row()
-            key = tuple(row.values())
-            mu = (
-                (s.group_cap or 1) / s.noise_multiplier
-                if s.private and s.noise_multiplier and s.event().is_full
-                else None
-            )
-            rows.setdefault(key, {**row, "count": 0, "mu": mu})["count"] += 1
-        return list(rows.values())
+        rows = []
+        for s, count in Counter(self.specs).items():
+            mu = None
+            if s.private and s.noise_multiplier and s.event().is_full:
+                mu = (s.group_cap or 1) / s.noise_multiplier
+            rows.append({**s.row(), "count": count, "mu": mu})
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,23 +433,19 @@ def check_unit(
 
 def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
     """Return noise multipliers, fixed or proportional to 1/sqrt(weight)."""
-    kinds: dict[tuple[float, float, int, bool], list[int]] = {}
-    for i, p in enumerate(wanted):
-        fixed = p.noise_multiplier is not None
-        relative = (
-            p.noise_multiplier
-            if p.noise_multiplier is not None
-            else 1 / np.sqrt(p.weight)
-        )
-        kind = (float(relative), p.sampling_prob, p.epoch_steps, fixed)
-        kinds.setdefault(kind, []).append(i)
-    cap = target.group_cap or 1
+    kinds = []
+    for p in wanted:
+        sigma = p.noise_multiplier
+        relative = float(1 / np.sqrt(p.weight) if sigma is None else sigma)
+        kinds.append((relative, p.sampling_prob, p.epoch_steps, sigma is not None))
+    counts, cap = Counter(kinds), target.group_cap or 1
     events = [
-        GaussianEvent(relative, prob, len(where), cap, steps)
-        for (relative, prob, steps, _), where in kinds.items()
+        GaussianEvent(relative, prob, count, cap, steps)
+        for (relative, prob, steps, _), count in counts.items()
     ]
-    frozen = [k for k, (*_, fixed) in enumerate(kinds) if fixed]
-    if len(frozen) == len(kinds):
+    frozen = [k for k, (*_, fixed) in enumerate(counts) if fixed]
+    scale = 1.0
+    if len(frozen) == len(counts):
         cost = target.cost(events)
         accounting.require(
             cost <= target.epsilon * (1 + BUDGET_SLACK),
@@ -461,10 +454,8 @@ def _calibrated(wanted: list[PlannedRelease], target: Target) -> list[float]:
             target.epsilon,
             "Raise epsilon or the fixed noise.",
         )
-        return [float(p.noise_multiplier or 0.0) for p in wanted]
-    scale = target.scale(events, frozen)
-    sigmas = [0.0] * len(wanted)
-    for (relative, *_, fixed), where in kinds.items():
-        for i in where:
-            sigmas[i] = float(relative if fixed else relative * scale)
-    return sigmas
+    else:
+        scale = target.scale(events, frozen)
+    return [
+        float(relative if fixed else relative * scale) for relative, *_, fixed in kinds
+    ]
