@@ -6,6 +6,7 @@ row was used instead, or no other row. Each bound states which of the two it ass
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -27,6 +28,8 @@ REPORTED_RATES = (0.001, 0.01, 0.1)
 FALSE_POSITIVE_RATE = 0.01
 # keys in JSON output, by `replaced`: another row is used instead, or no other row
 PLACES = {True: "replaced", False: "absent"}
+# smallest false-negative rates at given false-positive rates
+_Curve = Callable[[np.ndarray], np.ndarray]
 
 
 def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarray:
@@ -194,13 +197,11 @@ def tradeoff(
     return _tradeoff_function(events, relation)(np.asarray(fpr, float))
 
 
-def _tradeoff_function(
-    events: Sequence[GaussianEvent], relation: str
-) -> Callable[[np.ndarray], np.ndarray]:
+def _tradeoff_function(events: Sequence[GaussianEvent], relation: str) -> _Curve:
     """Return the curve of `tradeoff` as a function of false-positive rates."""
     mu = total_mu(events)
     if mu is not None:
-        return lambda rates: gaussian_tradeoff(mu, rates)
+        return partial(gaussian_tradeoff, mu)
     epsilons = np.concatenate([[0.0], np.geomspace(1e-4, 700.0, 1999)])
     hit = 1 - delta_curve(events, epsilons, relation)
     steep = np.exp(epsilons)
@@ -279,10 +280,16 @@ def true_positive_rates(
             "`replaced=False` is not valid with the relation replace_one. Remove it, "
             "or use the relation zero_out or add_remove."
         )
-    false_negatives = _tradeoff_function(events, relation)
-    hits = 1.0 - false_negatives(rates)
+    return _hits(_tradeoff_function(events, relation), rates, relation, replaced)
+
+
+def _hits(
+    curve: _Curve, rates: np.ndarray, relation: str, replaced: bool
+) -> np.ndarray:
+    """Return the bounds of `true_positive_rates` by a trade-off curve."""
+    hits = 1.0 - curve(rates)
     if replaced and relation != "replace_one":
-        hits = 1.0 - false_negatives(hits)
+        hits = 1.0 - curve(hits)
     return hits
 
 
@@ -299,11 +306,13 @@ def detection_limits(
 
     The keys are the values of `comparisons`. The default comes first.
     """
-    rates = [FALSE_POSITIVE_RATE]
+    return _limits_of_curve(_tradeoff_function(events, relation), relation)
+
+
+def _limits_of_curve(curve: _Curve, relation: str) -> dict[bool, float]:
+    rate = np.array([FALSE_POSITIVE_RATE])
     return {
-        replaced: float(
-            true_positive_rates(events, rates, relation, replaced=replaced)[0]
-        )
+        replaced: float(_hits(curve, rate, relation, replaced)[0])
         for replaced in comparisons(relation)
     }
 
@@ -331,16 +340,8 @@ def limits_of_total(
     if exact and math.isfinite(epsilon):
         mu = mu_from_epsilon(epsilon, delta)
         return detection_limits([GaussianEvent(1 / mu)] if mu > 0 else [], relation)
-
-    def hits(rate: float) -> float:
-        return 1 - float(epsilon_delta_tradeoff(epsilon, delta, [rate])[0])
-
-    found = {}
-    for replaced in comparisons(relation):
-        twice = replaced and relation != "replace_one"
-        rate = hits(FALSE_POSITIVE_RATE)
-        found[replaced] = hits(rate) if twice else rate
-    return found
+    curve = partial(epsilon_delta_tradeoff, epsilon, delta)
+    return _limits_of_curve(curve, relation)
 
 
 def alternative(replaced: bool, unit: str) -> str:
@@ -406,9 +407,8 @@ def max_advantage(
     would have been used instead, two steps give the advantage of 2 mu for mu-GDP, and
     otherwise at most twice the advantage of one step.
     """
-    mu = total_mu(events)
+    one_step = float(delta_curve(events, [0.0], relation)[0])
     if not replaced or relation == "replace_one":
-        return float(delta_curve(events, [0.0], relation)[0])
-    if mu is not None:
-        return delta_from_mu(2 * mu, 0.0)
-    return min(1.0, 2 * float(delta_curve(events, [0.0], relation)[0]))
+        return one_step
+    mu = total_mu(events)
+    return min(1.0, 2 * one_step) if mu is None else delta_from_mu(2 * mu, 0.0)
