@@ -1,7 +1,6 @@
 """Render the files derived from a run's report, and compare them with it."""
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,13 @@ from dphead.analysis.records import FinishedRun
 from dphead.analysis.sealed import explain_damage
 from dphead.privacy.rounding import as_declared, rounded_up
 
-_RENDERERS = {  # file: module:function that renders it from a report
-    "report.html": "dphead.analysis.card.page:page",
-    "README.md": "dphead.analysis.card.page:model_card",
-    "dpia.html": "dphead.analysis.card.page:dpia",
-}
-_OPTIONS = {  # file: arguments of `dphead report` that write it
-    "report.html": "RUN/",
-    "README.md": "RUN/ --card",
-    "dpia.html": "RUN/ --dpia",
+_PAGES = {  # file: its function in `page`, and arguments of `dphead report` for it
+    "report.html": ("page", "RUN/"),
+    "README.md": ("model_card", "RUN/ --card"),
+    "dpia.html": ("dpia", "RUN/ --dpia"),
 }
 ABOUT = "about.toml"  # the institution's statement in a run folder
-assert set(_RENDERERS) == set(_OPTIONS) == DERIVED
+assert set(_PAGES) == DERIVED
 
 
 def rendered(name: str, report: dict[str, Any], about: About | None = None) -> str:
@@ -31,8 +25,9 @@ def rendered(name: str, report: dict[str, Any], about: About | None = None) -> s
 
     Raises ValueError if the report is not valid.
     """
-    module, function = _RENDERERS[name].split(":")
-    make: Callable[..., str] = getattr(import_module(module), function)
+    from dphead.analysis.card import page
+
+    make: Callable[..., str] = getattr(page, _PAGES[name][0])
     with explain_damage("a run", "its report"):
         return make(report, about)
 
@@ -45,14 +40,14 @@ def altered(run: Path, report: dict[str, Any]) -> Iterator[Finding]:
     why = "Added content may be an exact function of private rows"
     if (written := report.get("dphead")) != __version__:
         why += f". Or dphead {written} wrote the file, and this is {__version__}"
-    for name in _RENDERERS:
+    for name, (_, arguments) in _PAGES.items():
         path = run / name
         if path.is_file() and path.read_bytes() != _expected(name, report, run):
             yield Finding(
                 PRIVATE_METRICS,
                 f"{name} does not match report.json",
                 why,
-                f"Look at the file, or write it again: dphead report {_OPTIONS[name]}",
+                f"Look at the file, or write it again: dphead report {arguments}",
             )
 
 
