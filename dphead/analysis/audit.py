@@ -81,7 +81,7 @@ class _AuditRecord:
         allocated: list[float] = []
         world, epoch = int(inside), 1
         for seen in transcript:
-            statistic, spec = seen.statistic, seen.spec
+            spec = seen.spec
             reading = witness.read(seen, inside)
             self.own[world, fit] += reading.own
             self.share = max(self.share, reading.share)
@@ -91,20 +91,19 @@ class _AuditRecord:
                 allocated.append(reading.ratio)
             else:
                 self.scores[world, fit] += reading.ratio
-            kind = (spec.label, statistic.name)
             self.evidence.add(
-                kind,
+                seen.kind,
                 reading.noise,
                 reading.score,
                 inside and reading.has_canary,
-                symmetric=statistic.symmetric,
+                symmetric=seen.statistic.symmetric,
                 sd_units=reading.sd,
             )
             if seen.sample is not None:
                 prob = spec.sampling_prob / spec.epoch_steps
                 has_canary = reading.has_canary if inside else None
                 self.evidence.sample(
-                    kind, seen.sample, prob, spec.epoch_steps, has_canary
+                    seen.kind, seen.sample, prob, spec.epoch_steps, has_canary
                 )
         for start in range(0, len(allocated), epoch):
             # a skipped step reveals nothing: its ratio stays 0
@@ -121,7 +120,7 @@ class _AuditRecord:
             self.broken += broken
             sd = planned(seen)[1]
             self.alone.add(
-                (seen.spec.label, seen.statistic.name),
+                seen.kind,
                 units / sd,
                 None,
                 inside,
@@ -248,13 +247,13 @@ def attack(
 
 
 def kinds_of_fits(solver: Solver, plan: Plan, problem: Problem) -> dict[Any, Seen]:
-    """Return a fit's last release of each kind, by (label, name of the statistic).
+    """Return a fit's last release of each kind, by `Seen.kind`.
 
     The fit has the canary.
     """
     facts, sums = plan.budgeted(problem.facts), Sums(problem.world(True))
     seen = transcript(solver, facts, uncharged(plan), NoiseSource(), sums)
-    return {(one.spec.label, one.statistic.name): one for one in seen}
+    return {one.kind: one for one in seen}
 
 
 def _accounting(claim: Claim, again: float | None) -> Iterator[LawResult]:

@@ -71,6 +71,15 @@ def _correlation(
         yield LawResult("correlation of the noise", about, _bonferroni(ps), shown)
 
 
+def _smallest(name: str, about: str, found: list[tuple[float, str]]) -> LawResult:
+    """Return one result for several p-values and their measured values.
+
+    It has the smallest p-value, after Bonferroni's correction.
+    """
+    p, shown = min(found)
+    return LawResult(name, about, min(1.0, len(found) * float(p)), shown)
+
+
 class _Tails:
     """Count values beyond each of _TAILS, and keep the largest absolute value."""
 
@@ -107,9 +116,7 @@ def _normality(
     expected = seen.count * chances
     for tail, p, count, wanted in zip(_TAILS, ps, seen.beyond, expected, strict=True):
         found.append((p, f"{count} of {wanted:.3g} beyond {tail:g} deviations"))
-    p, shown = min(found)
-    p = min(1.0, len(found) * float(p))
-    return LawResult("normality of the noise", about, p, shown)
+    return _smallest("normality of the noise", about, found)
 
 
 class _NoiseRecord:
@@ -236,9 +243,7 @@ class _NoiseRecord:
                 shown = f"{odd[worst]:,} of {n:,} odd in bits {named}, {world}"
                 found.append((_bonferroni(ps), f"{shown} the canary"))
         if found:
-            p, shown = min(found)
-            p = min(1.0, len(found) * p)
-            yield LawResult("low bits of the noise", self.label, p, shown)
+            yield _smallest("low bits of the noise", self.label, found)
 
     def _multiples(self) -> Iterator[LawResult]:
         """Yield a test that no odd number above 1 divides all distances of draws.
@@ -259,9 +264,7 @@ class _NoiseRecord:
             chance = steps.size * zeta(fewest * self.entries * 2 / steps.size, step)
             shown = f"draws {about} in a world are multiples of {step} units apart"
             found.append((float(chance) if step > 1 else 1.0, shown))
-        p, shown = min(found)
-        p = min(1.0, len(found) * p)
-        yield LawResult("step of the noise", self.label, p, shown)
+        yield _smallest("step of the noise", self.label, found)
 
     def _deviations(self, releases: int) -> Iterator[LawResult]:
         """Yield tests of the deviation: sums of squares, in several groupings."""

@@ -71,26 +71,15 @@ def exact_findings(
             placed = replace(_elsewhere(problem), canary=(x, label), neighbor=other)
             for seen, move in zip(releases, _moves(placed, releases), strict=True):
                 share = max(share, share_of_sensitivity(seen, move))
-    results = {
-        ("movement by the canary", "all releases"): (
-            share <= 1 + _ROUNDING,
-            f"{share:.6g} of the sensitivity",
-        ),
-        ("movement by the canary", "each slot and group"): (
-            not apart,
-            f"different integers in {len(apart)} of {len(slots)} slots",
-        ),
-        ("rows without effect", "all releases"): (
-            not idle,
-            f"sums moved by rows with {', '.join(sorted(idle)) or 'nothing'}",
-        ),
-        ("whole units", "all releases"): (
-            not broken,
-            f"{broken:,} released numbers are between two units",
-        ),
-    }
-    for (name, about), (passed, shown) in results.items():
-        yield LawResult(name, about, float(passed), shown)
+    every, moved = "all releases", "movement by the canary"
+    held = float(share <= 1 + _ROUNDING)
+    yield LawResult(moved, every, held, f"{share:.6g} of the sensitivity")
+    shown = f"different integers in {len(apart)} of {len(slots)} slots"
+    yield LawResult(moved, "each slot and group", float(not apart), shown)
+    shown = f"sums moved by rows with {', '.join(sorted(idle)) or 'nothing'}"
+    yield LawResult("rows without effect", every, float(not idle), shown)
+    shown = f"{broken:,} released numbers are between two units"
+    yield LawResult("whole units", every, float(not broken), shown)
 
 
 def _slots(n_rows: int) -> np.ndarray:

@@ -4,6 +4,7 @@ An audit compares two worlds: fits with a worst-case row, the canary, and fits w
 it. The fits are not charged, so no private row may be audited.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -205,6 +206,11 @@ class Seen:
     released: Released
     sample: np.ndarray | None
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Return the kind of the release: its label and its statistic's name."""
+        return self.spec.label, self.statistic.name
+
     def units(self) -> tuple[np.ndarray, int]:
         """Return the value in units of the integer sum, as whole numbers of float64.
 
@@ -340,19 +346,16 @@ class _NoLedger:
     """
 
     def __init__(self) -> None:
-        self._next = -1
-        self._allocated = -1
+        self._sequences, self._allocated = itertools.count(), itertools.count()
         self.allocation = Allocation()
 
     def step_of(self, sequence: int, epoch_steps: int) -> int:
         """Return the step of the next allocated release in its epoch."""
-        self._allocated += 1
-        return self._allocated % epoch_steps
+        return next(self._allocated) % epoch_steps
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, None]:
         """Return the next sequence number, and None for no value of an earlier run."""
-        self._next += 1
-        return self._next, None
+        return next(self._sequences), None
 
     def commit(self, sequence: int, value: np.ndarray) -> None:
         """Drop the value."""
