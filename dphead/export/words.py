@@ -132,12 +132,16 @@ def example(trained: Trained, to: str, takes: str, folder: str) -> str:
     text = examples[to, takes].strip()
     code, model = _own_code(trained)
     shape, tokens = f"3, {trained.n_features}", trained.vocabulary
-    rows = f"torch.randn({shape})", f"np.random.randn({shape})"
+    draw = f"randn({shape})"
     if tokens is not None:
-        numbers = f"randint(0, {tokens}, ({shape}))"
-        rows = f"torch.{numbers}", f"np.random.{numbers}"
-    given = dict(zip(("torch_rows", "numpy_rows"), rows, strict=True))
-    return text.format(folder=folder, code=code, model=model, **given)
+        draw = f"randint(0, {tokens}, ({shape}))"
+    return text.format(
+        folder=folder,
+        code=code,
+        model=model,
+        torch_rows=f"torch.{draw}",
+        numpy_rows=f"np.random.{draw}",
+    )
 
 
 def _own_code(trained: Trained) -> tuple[str, str]:
