@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dphead.export.heads import write_code
 from dphead.export.networks import (
-    TRIED,
     Answers,
     answered,
+    in_inference,
     load_graph,
+    random_rows,
     save_tensors,
-    timm_config,
+    timm_scores,
     write_graph,
+    write_timm_config,
 )
 from dphead.export.torch_head import NormalizedNetwork, load_network
 from dphead.export.trained import (
@@ -40,8 +41,9 @@ def _network(trained: Trained) -> tuple[NormalizedNetwork, dict[str, Any]]:
     if state.scale is not None:
         with np.errstate(divide="ignore"):  # a scale of zero gives infinity
             std = 1 / state.scale.reshape(spec.shape)
-    scale, tokens = (torch.tensor(mean), torch.tensor(std)), spec.model.vocabulary
-    network = NormalizedNetwork(own.model, spec.shape, *scale, tokens is not None)
+    center, scale = torch.tensor(mean), torch.tensor(std)
+    tokens = spec.model.vocabulary is not None
+    network = NormalizedNetwork(own.model, spec.shape, center, scale, tokens)
     # the resizing to the network's size, under timm's keys
     resize = {"crop_pct": 1.0, "crop_mode": "squash", "interpolation": "bicubic"}
     shape = {"input_size": list(spec.shape), **resize}
@@ -58,8 +60,7 @@ def _network(trained: Trained) -> tuple[NormalizedNetwork, dict[str, Any]]:
 
 def _answered(network: NormalizedNetwork, takes: str, facts: dict[str, Any]) -> Written:
     """Return random input for the network, with its scores."""
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.rand((TRIED, *network.shape), generator=generator)
+    rows = random_rows(network.shape)
     if network.tokens:
         rows = (rows * facts["network"]["vocabulary"]).floor()
     given = rows if takes == "images" else rows.flatten(1)
@@ -80,7 +81,7 @@ def _load_torch(trained: Trained, folder: Path) -> Callable[[np.ndarray], Any]:
     model = None
     if trained.is_own:  # the files do not hold the module's code
         model = saved.read_network(trained.run, model=trained.model)[0].model
-    return _in_inference(load_network(folder, model)[0])
+    return in_inference(load_network(folder, model)[0])
 
 
 def _write_onnx(trained: Trained, folder: Path) -> Written:
@@ -128,9 +129,7 @@ def _write_timm(trained: Trained, folder: Path) -> Written:
         "model_args": arguments,
         "transform": transform,
     }
-    write_plain_json(
-        folder / "config.json", timm_config(made, facts["class_names"], model)
-    )
+    write_timm_config(folder, made, facts["class_names"], model)
     return _answered(network, takes, facts)
 
 
@@ -138,19 +137,7 @@ def _load_timm(trained: Trained, folder: Path) -> Callable[[np.ndarray], Any]:
     import timm
 
     loaded: Any = timm.create_model(f"local-dir:{folder}", pretrained=True)
-    config = loaded.pretrained_cfg
-    mean, std = (torch.tensor(config[k]).reshape(-1, 1, 1) for k in ("mean", "std"))
-    return _in_inference(NormalizedNetwork(loaded, config["input_size"], mean, std))
-
-
-def _in_inference(network: NormalizedNetwork) -> Callable[[np.ndarray], Any]:
-    network.eval()
-
-    def scores(given: np.ndarray) -> Tensor:
-        with torch.inference_mode():
-            return network(torch.from_numpy(given))
-
-    return scores
+    return timm_scores(loaded, loaded.pretrained_cfg)
 
 
 TORCH = Format(_write_torch, _load_torch)

@@ -31,7 +31,7 @@ from dphead.export.trained import (
 from dphead.fit.files import backbone_options
 from dphead.privacy.transform import RowTransform
 
-TRIED = 4  # number of random images or other rows; chosen
+_TRIED = 4  # number of random images or other rows; chosen
 _OPSET = 18  # ONNX opset that torch's exporter writes without a conversion
 
 
@@ -119,21 +119,36 @@ def _write_timm(trained: Trained, folder: Path) -> Written:
     write_plain_json(folder / "head.json", facts)
     if not trained.linear.transform.unit_norm and trained.linear.feature_clip is None:
         made = facts["timm"] | {"num_features": facts["n_features"]}
-        write_plain_json(
-            folder / "config.json", timm_config(made, facts["class_names"], model)
-        )
+        write_timm_config(folder, made, facts["class_names"], model)
     write_code("torch_head.py", folder / "head.py")
-    return answered(classifier, _random_images(classifier), "images")
+    return answered(classifier, random_rows(classifier.input_shape), "images")
 
 
 def _load_timm(trained: Trained, folder: Path) -> Callable[[np.ndarray], Any]:
     model = load_model(folder)[0]
-    recorded = trained.facts["extraction"]["transform"]
-    mean, std = (torch.tensor(recorded[k]).reshape(-1, 1, 1) for k in ("mean", "std"))
+    return timm_scores(model, trained.facts["extraction"]["transform"])
 
-    def scores(images: np.ndarray) -> Tensor:
+
+def timm_scores(
+    model: nn.Module, config: dict[str, Any]
+) -> Callable[[np.ndarray], Tensor]:
+    """Return a function from images to a timm model's scores.
+
+    `config` has the mean and std of pixels.
+    """
+    model.eval()
+    mean, std = (torch.tensor(config[k]).reshape(-1, 1, 1) for k in ("mean", "std"))
+    return in_inference(lambda images: model((images - mean) / std))
+
+
+def in_inference(
+    network: Callable[[Tensor], Tensor],
+) -> Callable[[np.ndarray], Tensor]:
+    """Return a network's scores as a function of arrays, without gradients."""
+
+    def scores(given: np.ndarray) -> Tensor:
         with torch.inference_mode():
-            return model((torch.from_numpy(images) - mean) / std)
+            return network(torch.from_numpy(given))
 
     return scores
 
@@ -161,15 +176,15 @@ def _timm_facts(
     }
 
 
-def timm_config(
-    made: dict[str, Any], classes: list[str], model: nn.Module
-) -> dict[str, Any]:
-    """Return the contents of timm's own config.json."""
+def write_timm_config(
+    folder: Path, made: dict[str, Any], classes: list[str], model: nn.Module
+) -> None:
+    """Write timm's own config.json."""
     source: Any = model.pretrained_cfg
     keys = ("pool_size", "first_conv", "classifier")
     config = {key: source[key] for key in keys if key in source}
     config |= made["transform"] | {"num_classes": len(classes)}
-    return {
+    facts = {
         "architecture": made["architecture"],
         "num_classes": len(classes),
         "num_features": made["num_features"],
@@ -177,6 +192,7 @@ def timm_config(
         "model_args": made["model_args"],
         "pretrained_cfg": config,
     }
+    write_plain_json(folder / "config.json", facts)
 
 
 def save_tensors(model: nn.Module, trained: Trained, folder: Path) -> None:
@@ -202,7 +218,7 @@ def _write_onnx(trained: Trained, folder: Path) -> Written:
     if _is_timm(trained.facts["extraction"]):
         classifier = _classifier(trained)
         _check_prepare(classifier, trained.facts["extraction"]["transform"])
-        written = answered(classifier, _random_images(classifier), "images")
+        written = answered(classifier, random_rows(classifier.input_shape), "images")
         facts = described(trained, tensors_of(trained.linear))
         write_plain_json(folder / "head.json", facts)
         write_code("pictures.py", folder / "prepare.py")
@@ -350,6 +366,6 @@ def _name_of_classifier(model: nn.Module) -> str:
     return names[0]
 
 
-def _random_images(classifier: Any) -> Tensor:
-    shape = classifier.input_shape
-    return torch.rand(TRIED, *shape, generator=torch.Generator().manual_seed(0))
+def random_rows(shape: tuple[int, ...]) -> Tensor:
+    """Return a few random rows of this shape, from 0 to 1."""
+    return torch.rand(_TRIED, *shape, generator=torch.Generator().manual_seed(0))
