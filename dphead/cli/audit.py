@@ -88,9 +88,15 @@ def audit(
             confidence=confidence,
             progress=lambda done: progress(done, fits, "fits"),
         )
-    settings = {"method": name, "solver": repr(solver), "n_rows": facts.n_rows}
-    settings |= {"n_features": facts.n_features, "n_classes": facts.n_classes}
-    result = settings | {"group_cap": target.group_cap} | found
+    result = {
+        "method": name,
+        "solver": repr(solver),
+        "n_rows": facts.n_rows,
+        "n_features": facts.n_features,
+        "n_classes": facts.n_classes,
+        "group_cap": target.group_cap,
+        **found,
+    }
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / "audit.json", json.dumps(result, indent=2) + "\n")
@@ -135,8 +141,7 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
     options = options_of_training(given)
     if options.shape is None:
         raise ValueError("`--network` needs `--shape`. Add `--shape CHANNELS,H,W`.")
-    of = options.settings, options.shape, facts, options.group_cap
-    solver, facts = audited(*of)
+    solver, facts = audited(options.settings, options.shape, facts, options.group_cap)
     target = options.target("auto", *options.groups)
     return f"network {network}", solver, target, options.seed, facts
 

@@ -239,7 +239,7 @@ def option_of(declared: Declared, text: str = "") -> click.Parameter:
     given: dict[str, Any] = {"help": text or option.help, "type": _kind(declared)}
     if not isinstance(option, Option):
         flags = f"{flag}/--no-{flag[2:]}" if bool in declared.types else flag
-        callback = _names if tuple in declared.types else None
+        callback = values.read_by(several_names) if tuple in declared.types else None
         found = click.Option([flags], default=None, callback=callback, **given)
         return _under("Settings of methods", found)
     if option.flags and not option.flags[0].startswith("-"):
@@ -290,10 +290,6 @@ def _kind(declared: Declared) -> Any:
     if is_path or existing or declared.name == "config":
         return values.NamedPath(existing)
     return click.STRING
-
-
-def _names(_: Any, __: Any, text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else several_names(text)
 
 
 def _reader(declared: Declared) -> Callable[[Any, Any, Any], Any]:
