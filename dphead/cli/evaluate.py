@@ -18,7 +18,7 @@ from dphead.cli import values
 from dphead.cli.command import PRINTED, WithOptions, option_group
 from dphead.cli.options import AS_JSON
 from dphead.cli.progress import Progress, shown
-from dphead.cli.text import print_json, say, tied
+from dphead.cli.text import percent, print_json, say
 
 _reading = partial(Option, section="Rows and networks")
 
@@ -95,7 +95,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
     \b
     dphead evaluate run test.h5
     """
-    from dphead.cli.summary import shown_classes, shown_confusion
+    from dphead.cli.summary import shown_accuracy, shown_classes, shown_confusion
 
     asked = _Asked(**given)
     with shown("reading rows") as progress:
@@ -104,7 +104,16 @@ def evaluate(as_json: bool, **given: Any) -> None:
         print_json(metrics, indent=None)
         return
     what = "network" if asked.of_network else "head"
-    lines = _shown_metrics(metrics)
+    lines = {
+        "Rows": [f"{metrics['n']:,} with a label of the classes"],
+        "Accuracy": [f"{shown_accuracy(metrics)} (± one standard error)"],
+    }
+    if metrics["top5"] is not None:
+        lines["Top 5"] = [percent(metrics["top5"])]
+    balanced = percent(metrics["balanced_accuracy"])
+    gap = percent(metrics["calibration_error"])
+    lines["Balanced"] = [f"{balanced} (mean of the class accuracies)"]
+    lines["Confidence"] = [f"off by {gap} on average (calibration error)"]
     lines["Classes"] = shown_classes(metrics, names)
     lines["Classes"] += _shown_missed(asked.run, metrics, names)
     if metrics["confusion"]:
@@ -123,22 +132,6 @@ def _without_class(count: int) -> str:
     """Return the number of rows without a class, with the reason."""
     rows = "1 row is" if count == 1 else f"{count:,} rows are"
     return f"{rows} unreadable or not finite: no class"
-
-
-def _shown_metrics(metrics: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the metrics as labeled lines."""
-    accuracy = f"{100 * metrics['accuracy']:.2f} ± {100 * metrics['accuracy_se']:.2f} %"
-    parts = {
-        "Rows": [f"{metrics['n']:,} with a label of the classes"],
-        "Accuracy": [f"{tied(accuracy)} (± one standard error)"],
-    }
-    if metrics["top5"] is not None:
-        parts["Top 5"] = [f"{100 * metrics['top5']:.2f} %"]
-    balanced = f"{100 * metrics['balanced_accuracy']:.2f} %"
-    parts["Balanced"] = [f"{tied(balanced)} (mean of the class accuracies)"]
-    gap = f"{100 * metrics['calibration_error']:.2f} %"
-    parts["Confidence"] = [f"off by {tied(gap)} on average (calibration error)"]
-    return parts
 
 
 def _shown_missed(run: Path, metrics: dict[str, Any], names: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from dphead.cli.budget import budget_lines
 from dphead.cli.command import WithOptions
 from dphead.cli.options import AS_JSON, PUBLIC_ROWS
 from dphead.cli.progress import shown
-from dphead.cli.text import INDENT, print_json, say, table, tied
+from dphead.cli.text import INDENT, percent, print_json, say, table, tied
 from dphead.privacy.rounding import as_declared, percent_up, spent_at
 
 _BAR = 24  # columns of a bar at 100 % accuracy; chosen
@@ -136,16 +136,14 @@ def _check_budget(fits: int, asked: dict[str, Any]) -> None:
 
     Raises SystemExit with code 1 if it does not.
     """
-    from dataclasses import fields
+    from dphead_extract.declared import made_from
 
     from dphead.fit.options import FitOptions
     from dphead.fit.run import plan_fits
     from dphead.planning.worth import about_noise
 
     epsilons = [e for e in asked.get("epsilons", (1.0,)) for _ in range(fits)]
-    names = {f.name for f in fields(FitOptions)}
-    given = {name: value for name, value in asked.items() if name in names}
-    options = FitOptions(out=Path(os.devnull), **given)
+    options = made_from(FitOptions, asked, out=Path(os.devnull))
     totals, tried, plans = plan_fits(options, epsilons)
     each = ", ".join(map(as_declared, plans))
     n = len(epsilons)
@@ -205,18 +203,14 @@ def _enough(found: Any) -> str:
     from dphead.analysis.tradeoff import detection
 
     best, enough = found.best, found.enough
-    why = f"the smallest within one point of the best ({_percent(best.accuracy)})"
+    why = f"the smallest within one point of the best ({percent(best.accuracy, 1)})"
     if enough is best:
         why = "the best; no smaller epsilon comes within one point"
     unit = "image" if found.question.group_cap is None else "person"
     return (
-        f"epsilon {as_declared(enough.epsilon)} with {_percent(enough.accuracy)}: "
+        f"epsilon {as_declared(enough.epsilon)} with {percent(enough.accuracy, 1)}: "
         f"{why}. {detection(enough.detected, 'that head', unit)}"
     )
-
-
-def _percent(share: float) -> str:
-    return tied(f"{100 * share:.1f} %")
 
 
 def _reservations(found: Any, charged: list[Any]) -> Iterator[str]:

@@ -27,7 +27,7 @@ from dphead.analysis.protected import (
     parts_of,
 )
 from dphead.cli.budget import budget_lines
-from dphead.cli.text import section, tied
+from dphead.cli.text import percent, section, tied
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.privacy.rounding import as_declared, rounded_up
@@ -106,10 +106,8 @@ def _privacy(report: dict[str, Any], plan: Any) -> Iterator[str]:
 def _guarantee(report: dict[str, Any]) -> str:
     """State epsilon, delta, the unit of privacy, the relation and the ledger."""
     g = report["guarantee"]
-    amount = [
-        tied(f"epsilon {rounded_up(g['epsilon'])}"),
-        tied(f"delta {as_declared(g['delta'])}"),
-    ]
+    epsilon = tied(f"epsilon {rounded_up(g['epsilon'])}")
+    delta = tied(f"delta {as_declared(g['delta'])}")
     path, dataset_id = report["ledger"]["path"], report["data"]["dataset_id"]
     counted = f"charged to the ledger {Path(path).name}"
     if path == IN_MEMORY:
@@ -119,7 +117,7 @@ def _guarantee(report: dict[str, Any]) -> str:
     elif Path(path).name == f"{dataset_id}.sqlite":
         counted = "charged to the data set's ledger"
     relation = tied(f"relation {g['neighboring_relation']}")
-    return f"{', '.join(amount)} for {g['protected_unit']} ({relation}); {counted}"
+    return f"{epsilon}, {delta} for {g['protected_unit']} ({relation}); {counted}"
 
 
 def _attack_limit(report: dict[str, Any], plan: Any) -> str:
@@ -170,8 +168,6 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     expected, things = report["expected_accuracy"], f"{name_unit_in(report)}s"
     publish = ": may be published" if report["guarantee"]["private"] else ""
     if expected is not None:
-        low, high, middle = (100 * expected[k] for k in ("low", "high", "accuracy"))
-        between = tied(f"{low:.1f} to {high:.1f} %")
         if is_vague(expected):
             unit = "groups" if report["guarantee"]["group_cap"] else things
             yield (
@@ -181,8 +177,9 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
             )
         else:
             yield (
-                f"{tied(f'{middle:.1f} %')} expected on {name_new(report)} (90 % "
-                f"interval: {between}), from released numbers only{publish}"
+                f"{percent(expected['accuracy'], 1)} expected on {name_new(report)} "
+                f"(90 % interval: {_interval(expected)}), from released numbers only"
+                f"{publish}"
             )
     yield from _worst_class(report)
     if report.get("balanced") is False:
@@ -201,7 +198,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         else "private, not in the report"
     )
     whose = " of other patients" if report["test_rows"] == "other groups" else ""
-    yield f"{_measured(test)} on {test['n']:,} test {things}{whose}: {scope}"
+    yield f"{shown_accuracy(test)} on {test['n']:,} test {things}{whose}: {scope}"
     if report["test_rows"] == "training rows":
         yield f"! some or all are training {things}: not an accuracy on new {things}"
     if none := test["n_without_class"]:
@@ -211,7 +208,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
     never = never_predicted(test)
     weak = [k for k in _weak_classes(test) if k not in never]
     named = [
-        tied(f"{names[position]} ({_percent(test['per_class_accuracy'][position])})")
+        tied(f"{names[position]} ({percent(test['per_class_accuracy'][position])})")
         for position in weak[:_NAMED_CLASSES]
     ]
     if weak:
@@ -279,26 +276,24 @@ def _worst_class(report: dict[str, Any]) -> Iterator[str]:
         return
     publish = ": may be published" if report["guarantee"]["private"] else ""
     name = report["data"]["class_names"][found["weakest"]]
-    low, high, middle = (100 * found["worst"][k] for k in ("low", "high", "accuracy"))
-    between = tied(f"{low:.1f} to {high:.1f} %")
-    mean = 100 * found["balanced"]["accuracy"]
+    mean, worst = found["balanced"]["accuracy"], found["worst"]
     yield (
-        f"{tied(f'{mean:.1f} %')} expected balanced accuracy on {name_new(report)}, "
-        f"and {tied(f'{middle:.1f} %')} expected on the worst class, {tied(name)} (90 "
-        f"% interval, whichever class is worst: {between}){publish}. The minimum of "
-        "noisy numbers is too low on average. The interval allows for this bias"
+        f"{percent(mean, 1)} expected balanced accuracy on {name_new(report)}, and "
+        f"{percent(worst['accuracy'], 1)} expected on the worst class, {tied(name)} "
+        f"(90 % interval, whichever class is worst: {_interval(worst)}){publish}. The "
+        "minimum of noisy numbers is too low on average. The interval allows for this "
+        "bias"
     )
 
 
-def _measured(metrics: dict[str, Any]) -> str:
+def _interval(released: dict[str, float]) -> str:
+    """Return the 90 % interval of a released accuracy."""
+    return tied(f"{100 * released['low']:.1f} to {percent(released['high'], 1)}")
+
+
+def shown_accuracy(metrics: dict[str, Any]) -> str:
     """Return the accuracy ± one standard error."""
-    value, error = 100 * metrics["accuracy"], 100 * metrics["accuracy_se"]
-    return tied(f"{value:.2f} ± {error:.2f} %")
-
-
-def _percent(share: float) -> str:
-    """Return a fraction in percent."""
-    return f"{100 * share:.2f} %"
+    return tied(f"{100 * metrics['accuracy']:.2f} ± {percent(metrics['accuracy_se'])}")
 
 
 def _weak_classes(metrics: dict[str, Any]) -> list[int]:

@@ -10,7 +10,7 @@ from dphead.cli import values
 from dphead.cli.command import others, values_of
 from dphead.cli.finetune import finetune, options_of_training
 from dphead.cli.options import PUBLIC_ROWS
-from dphead.cli.text import filled, table, tied
+from dphead.cli.text import filled, percent, table
 from dphead.privacy.rounding import rounded_up
 
 # Numbers of steps that `tan plan` tries. Chosen: 250 times powers of two.
@@ -259,7 +259,7 @@ def _simulate(
     prediction = predict_full_run(found, settings.batch_size or 0)
     click.echo(
         f"\npredicted at B {full[0]}, sigma {full[1]:g}: "
-        f"{tied(f'{100 * prediction.accuracy:.2f} %')}, "
+        f"{percent(prediction.accuracy)}, "
         f"{100 * prediction.slope:+.2f} per doubling of B\n"
         f"95 % of runs: {in_percent(prediction)}"
     )

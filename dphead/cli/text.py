@@ -29,6 +29,11 @@ def tied(text: str) -> str:
     return text.replace(" ", TIE)
 
 
+def percent(share: float, decimals: int = 2) -> str:
+    """Return a fraction (not a bound) in percent, on one line."""
+    return tied(f"{100 * share:.{decimals}f} %")
+
+
 def section(label: str, paragraphs: Iterable[str]) -> str:
     """Return a label with its paragraphs beside it.
 
