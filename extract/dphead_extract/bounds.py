@@ -1,7 +1,5 @@
 """Refuse pipes and devices, and limit the length of a text file."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

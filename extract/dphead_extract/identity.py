@@ -3,8 +3,6 @@
 Rows and groups are used only to recognize images and people of earlier commands.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

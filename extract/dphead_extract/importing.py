@@ -3,8 +3,6 @@
 No row may affect how another row is stored. No backbone and no image is needed.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from contextlib import ExitStack

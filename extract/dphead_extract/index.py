@@ -5,8 +5,6 @@ of the index may reach a features file or a report. Each home has its own secret
 digests of two homes cannot be compared.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -110,7 +108,7 @@ class Overlap:
             or self.theirs_elsewhere >= _NOTABLE * self.theirs
         )
 
-    def of_all(self, share: float) -> Overlap:
+    def of_all(self, share: float) -> "Overlap":
         """Extrapolate the overlap of a part to the whole data set.
 
         The overlap was counted on the fraction `share` of this data set.

@@ -6,8 +6,6 @@ type of an array from the values. For example, pandas and pyarrow turn whole num
 into floats if one number is missing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys

@@ -6,8 +6,6 @@ and `People.keep` ensure that one ledger counts all data sets of the system, in 
 home, that hold the same person.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -103,7 +101,7 @@ class People:
             return None
         return {"system": self.system, "new": self.new}
 
-    def now(self, dataset_id: str) -> People:
+    def now(self, dataset_id: str) -> "People":
         """Return the current declaration: after a merge, people are no longer new."""
         own = self.new and self._ledger_of(dataset_id) != self._system_id()
         return replace(self, new=own)
@@ -114,7 +112,7 @@ class People:
         groups: np.ndarray | None,
         first: int = 0,
         split: str | None = None,
-    ) -> People:
+    ) -> "People":
         """Return the declaration of the features file `path`, or `self` if it has none.
 
         The file has the same rows. `groups` has the groups of rows from `first` on: of

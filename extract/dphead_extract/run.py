@@ -3,8 +3,6 @@
 Images are read in their fixed order. A run that was stopped can be resumed.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import time

@@ -6,8 +6,6 @@ process. OUTPUT.shards.json has the dataset_id and salt of all shards. The first
 writes this file. Like the features, the file is private.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -52,7 +50,7 @@ class Shard:
             )
 
     @classmethod
-    def parse(cls, text: str) -> Shard:
+    def parse(cls, text: str) -> "Shard":
         """Read a text "I/K". Raises ExtractError if it is invalid."""
         match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
         if match is None:
@@ -62,7 +60,7 @@ class Shard:
         return cls(int(match[1]), int(match[2]))
 
     @classmethod
-    def of_process(cls) -> Shard:
+    def of_process(cls) -> "Shard":
         """Return this process's shard under torchrun (RANK of WORLD_SIZE).
 
         Without torchrun, the shard is the whole file.

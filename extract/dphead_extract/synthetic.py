@@ -10,8 +10,6 @@ images (Lee, Mumford, Huang 2001; Baradad and others 2021). Filters are learned 
 both kinds of images. A fixed seed draws all images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -80,7 +78,7 @@ def dead_leaves(
         yield image
 
 
-def synthetic_features(backbone: Backbone) -> torch.Tensor:
+def synthetic_features(backbone: "Backbone") -> torch.Tensor:
     """Return the backbone's outputs for N_SYNTHETIC synthetic images.
 
     The features are computed with one CPU thread, because shards must not differ by a

@@ -10,8 +10,6 @@ MKL's rounding depends on where the row begins in memory. Therefore `are_alike` 
 tests the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import gcd
 from typing import Any

@@ -6,8 +6,6 @@ directions that separate the classes best are therefore better than all directio
 (benchmarks/results/ablation, "Class axes").
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import nn

@@ -13,8 +13,6 @@ by their root mean square plus _FLOOR, split by their sign, and averaged. The la
 averages over a grid of positions, the others over squares of 2 x 2.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ Wrong options are refused before PyTorch is imported, because this import takes 
 Help texts read `TRAITS`, so this file imports no third-party package.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -3,8 +3,6 @@
 These backbones have no weights to load.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 The folded network computes the same function, and is about a third faster on a CPU.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from functools import partial

@@ -4,8 +4,6 @@ A family is one file with a subclass of `Family` under `@register`
 (`dphead_extract.backbones.base`). Names that no family registers belong to timm.
 """
 
-from __future__ import annotations
-
 import math
 from importlib import import_module
 from pkgutil import iter_modules

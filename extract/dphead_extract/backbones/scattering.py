@@ -22,8 +22,6 @@ the bits on a CPU still differ, extraction uses batches of one image
 (`with_equal_places`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Build any timm model, with weights from the hub or from a local file."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Load a local weights file into a model."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -5,8 +5,6 @@ two mobile networks together gave heads 2 points more accuracy than the better o
 (docs/backbones.md).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack

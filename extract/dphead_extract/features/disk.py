@@ -1,7 +1,5 @@
 """Write files durably, and write the private names of a features file's rows."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

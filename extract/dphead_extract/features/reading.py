@@ -1,7 +1,5 @@
 """Open a features file, and refuse an invalid file before any row is read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from contextlib import suppress
@@ -175,7 +173,7 @@ class FeaturesFile:
         """Close the file."""
         self.file.close()
 
-    def __enter__(self) -> FeaturesFile:
+    def __enter__(self) -> "FeaturesFile":
         return self
 
     def __exit__(self, *_: object) -> None:

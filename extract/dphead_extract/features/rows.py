@@ -1,7 +1,5 @@
 """Describe a features file, and convert a block of its rows to the file's types."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ with their digest before HDF5 reads them. `/block_digest` has the digests of the
 seal finds damage. It does not stop a forger, who can also make a seal.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ All functions here read private values without noise. The guarantee does not cov
 results, so never publish them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

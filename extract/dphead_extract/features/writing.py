@@ -8,8 +8,6 @@ as written if its digest is in `/block_digest`. The digest is written after the 
 itself was forced to the disk.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -302,7 +300,7 @@ class FeaturesWriter:
         self.close()
         self.part.unlink(missing_ok=True)
 
-    def __enter__(self) -> FeaturesWriter:
+    def __enter__(self) -> "FeaturesWriter":
         return self
 
     def __exit__(self, *_: object) -> None:

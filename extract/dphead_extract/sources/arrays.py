@@ -1,7 +1,5 @@
 """Open sources that hold whole arrays: IDX (MNIST), CIFAR binaries, .npz."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

@@ -5,8 +5,6 @@ only if the user declares the names of their labels public. A row's split and gr
 depend on that row only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The role of a column is declared, or follows from its name in the file's header.
 may decide the role.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

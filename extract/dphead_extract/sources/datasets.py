@@ -4,8 +4,6 @@ A Hugging Face dataset holds bytes; a manifest holds paths. Files are read in pl
 header of a file, or the user, names the columns. No row may decide the columns.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

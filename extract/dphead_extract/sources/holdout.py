@@ -6,8 +6,6 @@ rows without a group that are named by their position (`record`): rows of arrays
 tables that hold the bytes of images, and of embeddings.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +40,7 @@ class Holdout:
     by_group: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Holdout:
+    def parse(cls, text: str) -> "Holdout":
         """Read a text such as "0.2" or "0.2:groups".
 
         Raises ExtractError if the text is invalid.
@@ -96,7 +94,7 @@ class Holdout:
             )
         return ["train", "test"]
 
-    def split(self, source: Source) -> Source:
+    def split(self, source: "Source") -> "Source":
         """Return a source with the splits "train" and "test" if a fraction is set.
 
         Raises ExtractError as `split_names` does.

@@ -4,8 +4,6 @@ No row may affect how another row is decoded. `opening` opens the source that a 
 names.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -122,7 +120,7 @@ class Source(Roles):
         """Return the number of rows."""
         return len(self.labels)
 
-    def part(self, first: int, stop: int) -> Source:
+    def part(self, first: int, stop: int) -> "Source":
         """Return rows first to stop - 1 as a source.
 
         The result keeps the digest of the whole source.

@@ -4,8 +4,6 @@ The meaning of the folders is declared. Paths are private, so no path may affect
 another path is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import Counter
@@ -54,7 +52,7 @@ class Layout:
     parts: tuple[str, ...] = ("class",)
 
     @classmethod
-    def parse(cls, text: str | None, split: str = "all") -> Layout:
+    def parse(cls, text: str | None, split: str = "all") -> "Layout":
         """Return the declared layout.
 
         Without `text`, this is split/class if `split` names a split, else class. Raises

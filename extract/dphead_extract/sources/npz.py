@@ -3,8 +3,6 @@
 Nothing is unpickled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -16,8 +16,6 @@ Otherwise, labels are refused, ignored on request, or stored as whole numbers wi
 class names.
 """
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from collections import Counter

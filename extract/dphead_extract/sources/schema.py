@@ -4,8 +4,6 @@ A row is encoded from its own cells and from the schema, which is public. No oth
 has an effect.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

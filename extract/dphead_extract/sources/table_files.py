@@ -4,8 +4,6 @@ A Parquet file stores the type of each column. All columns of a CSV or TSV are t
 no value decides how other values are read.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Read embeddings from arrays and tables, as blocks of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
