@@ -40,11 +40,6 @@ CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
 _PI = 3.1415
 
 
-def _n_channels(J: int, L: int) -> int:
-    """Return the number of scattering channels of one image channel, up to order 2."""
-    return 1 + J * L + L * L * J * (J - 1) // 2
-
-
 def _padded_size(size: int, J: int) -> tuple[int, int, int]:
     """Return the length of an axis after reflection, and the pixels added.
 
@@ -53,16 +48,6 @@ def _padded_size(size: int, J: int) -> tuple[int, int, int]:
     step = 2**J
     total = ((size + step) // step + 1) * step
     return total, (total - size) // 2, (total - size + 1) // 2
-
-
-def _reflect_index(size: int, before: int, after: int) -> np.ndarray:
-    """Return an index that extends an axis by repeated reflection.
-
-    The index reflects about the axis's first and last pixel.
-    """
-    period = max(2 * (size - 1), 1)
-    position = np.arange(-before, size + after) % period
-    return np.minimum(position, period - position)
 
 
 class ScatterNet(nn.Module):
@@ -84,8 +69,8 @@ class ScatterNet(nn.Module):
             )
         self.J, self.L, self.shape = J, L, tuple(shape)
         (self.M, *pad_rows), (self.N, *pad_cols) = (_padded_size(s, J) for s in shape)
-        self._keep("rows", _reflect_index(shape[0], *pad_rows))
-        self._keep("cols", _reflect_index(shape[1], *pad_cols))
+        self._keep("rows", np.pad(np.arange(shape[0]), pad_rows, "reflect"))
+        self._keep("cols", np.pad(np.arange(shape[1]), pad_cols, "reflect"))
         for j in range(J):
             self._keep(f"left{j}", _lowpass_matrix(self.M, J, j))
             self._keep(f"right{j}", _lowpass_matrix(self.N, J, j))
@@ -104,12 +89,10 @@ class ScatterNet(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the features of images."""
         B, C, H, W = images.shape
+        J, L = self.J, self.L
         planes = images.reshape(B * C, H, W).float()
-        k, h, w = (
-            _n_channels(self.J, self.L),
-            self.M // 2**self.J - 2,
-            self.N // 2**self.J - 2,
-        )
+        k = 1 + J * L + L * L * J * (J - 1) // 2  # channels of a plane, up to order 2
+        h, w = (size // 2**J - 2 for size in (self.M, self.N))
         size, missing = self._pieces(B * C, planes.device)
         planes = F.pad(planes, (0, 0, 0, 0, 0, missing))
         out = torch.empty(len(planes), k, h, w, device=planes.device)
