@@ -5,9 +5,9 @@ spreadsheet formulas.
 """
 
 import csv
-import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 # control characters except line feed and tab; bytes 0x80 to 0x9f of names that are not
@@ -49,17 +49,14 @@ def write_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
     A text gets an apostrophe before each `=`, `+`, `-` or `@` that would begin a
     formula. Numbers stay numbers.
     """
-    stream = io.StringIO(newline="")
-    table = csv.writer(
-        stream, delimiter=delimiter
-    )  # no `lineterminator`: csv quotes \r only with its default line end
-    lines = []
-    for row in rows:
+    echo: Any = SimpleNamespace(write=str)  # so that `writerow` returns its line
+    # no `lineterminator`: csv quotes \r only with its default line end
+    table = csv.writer(echo, delimiter=delimiter)
+    lines = [
         table.writerow([_BARE.sub(r"\1'", c) if _is_text(c) else c for c in row])
-        lines.append(stream.getvalue().removesuffix("\r\n"))
-        stream.seek(0)
-        stream.truncate()
-    return "".join(f"{line}\n" for line in lines)
+        for row in rows
+    ]
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 
 
 def read_csv(lines: Iterable[str]) -> Iterator[list[str]]:
