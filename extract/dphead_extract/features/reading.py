@@ -20,7 +20,7 @@ FEATURE_SPACE = (
     *("backbone", "backbone_kwargs", "weights_sha256", "transform"),
     "normalization",
 )
-_Layout = dict[str, tuple[tuple[int, ...], np.dtype]]  # shape and dtype of each column
+_Layout = dict[str, tuple[tuple[int, ...], str]]  # shape and dtype of each column
 
 
 def layout(config: dict[str, Any], n_rows: int | None = None) -> _Layout:
@@ -29,7 +29,7 @@ def layout(config: dict[str, Any], n_rows: int | None = None) -> _Layout:
     `n_rows` is the length of a block; None gives whole columns.
     """
     n = config["n_rows"] if n_rows is None else n_rows
-    columns: dict[str, tuple[tuple[int, ...], Any]] = {
+    columns: _Layout = {
         "features": ((n, config["n_features"]), config["dtype"]),
         "labels": ((n,), "int32"),
         "valid": ((n,), "bool"),
@@ -39,7 +39,7 @@ def layout(config: dict[str, Any], n_rows: int | None = None) -> _Layout:
     }
     if not config["has_group"]:
         del columns["group"]
-    return {name: (shape, np.dtype(dtype)) for name, (shape, dtype) in columns.items()}
+    return columns
 
 
 def canonical_json(value: Any) -> str:
@@ -108,7 +108,8 @@ class FeaturesFile:
 
     def __init__(self, path: str | Path, file: h5py.File):
         self.path, self.file = Path(path), file
-        self.config = _read_config(file)
+        attributes: Any = file.attrs
+        self.config: dict[str, Any] = json.loads(attributes["config"])
         self.features: h5py.Dataset = file["features"]  # type: ignore[assignment]
         self.n_rows, self.n_features = (int(s) for s in self.features.shape)
         self.dtype: np.dtype = self.features.dtype
@@ -151,7 +152,7 @@ class FeaturesFile:
         try:
             return columns[name][rows]
         except OSError as error:
-            raise FormatError(_damaged(self.path)) from error
+            raise _damaged(self.path) from error
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return the features (stop - start, d) of a range of rows.
@@ -180,17 +181,11 @@ class FeaturesFile:
         self.close()
 
 
-def _damaged(path: Path) -> str:
-    return (
+def _damaged(path: str | Path) -> FormatError:
+    return FormatError(
         f"The features file {str(path)!r} is damaged or cut short. Copy or extract it "
         "again."
     )
-
-
-def _read_config(file: h5py.File) -> dict[str, Any]:
-    """Return the configuration: the fields of the header, and all options."""
-    attributes: Any = file.attrs
-    return json.loads(attributes["config"])
 
 
 def has_known_types(config: dict[str, Any]) -> bool:
@@ -238,7 +233,7 @@ def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
         complete = read_seal(path)
         file = h5py.File(path, "r", locking=False)
     except OSError as error:
-        raise FormatError(_damaged(path)) from error
+        raise _damaged(path) from error
     if not _holds_its_columns(file):
         file.close()
         raise FormatError(
@@ -309,20 +304,20 @@ def open_features(path: str | Path) -> FeaturesFile:
                 "resume."
             )
         columns: Any = file
-        config = _read_config(file)
-        for name, stored in layout(config).items():
+        found = FeaturesFile(path, file)
+        for name, stored in layout(found.config).items():
             if (columns[name].shape, columns[name].dtype) != stored:
-                raise FormatError(_damaged(Path(path)))
+                raise _damaged(path)
         digests = columns.get("block_digest")
-        if not isinstance(digests, h5py.Dataset) or not has_known_types(config):
-            raise FormatError(_damaged(Path(path)))
-        return FeaturesFile(path, file)
+        if not isinstance(digests, h5py.Dataset) or not has_known_types(found.config):
+            raise _damaged(path)
+        return found
     except FormatError:
         file.close()
         raise
     except Exception as error:  # HDF5 may raise anything for a damaged or hostile file
         file.close()
-        raise FormatError(_damaged(Path(path))) from error
+        raise _damaged(path) from error
 
 
 def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> FeaturesFile:

@@ -20,8 +20,6 @@ from dphead_extract.items import (
     text_group,
 )
 
-# columns in the order of a block's digest
-_ROW_COLUMNS = ("features", "labels", "valid", "split", "group", "row_digest")
 # values of a column that was not given; 0 for the columns that are missing here
 _DEFAULTS = {"labels": -1, "valid": 1, "group": UNGROUPED}
 
@@ -188,12 +186,11 @@ def check_dataset_id(dataset_id: str | None) -> None:
 def block_digest(block: dict[str, np.ndarray]) -> np.ndarray:
     """Return the sha256, uint8 (32,), over the bytes of a block of rows.
 
-    The digest covers every column, in the order of _ROW_COLUMNS.
+    The block has all columns of the file, in the order of `layout`.
     """
     digest = hashlib.sha256()
-    for name in _ROW_COLUMNS:
-        if name in block:
-            digest.update(np.ascontiguousarray(block[name]).data)
+    for values in block.values():
+        digest.update(np.ascontiguousarray(values).data)
     return np.frombuffer(digest.digest(), np.uint8)
 
 
