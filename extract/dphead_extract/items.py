@@ -28,6 +28,7 @@ _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+[eE]\+?|[eE]\+)[0-9]+")
 _DECIMALS = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 
 
+ARROW_TEXTS = ("string", "large_string", "string_view")  # for `is_arrow`
 _FILLED = (np.zeros_like, np.ones_like, np.full_like)
 
 
@@ -93,15 +94,20 @@ def _dtype_of_arrow(kind: Any) -> np.dtype:
     pa = sys.modules.get("pyarrow")
     if pa is None or not isinstance(kind, pa.DataType):
         return np.dtype(object)
-    if pa.types.is_dictionary(kind):
+    if is_arrow(kind, "dictionary"):
         return _dtype_of_arrow(kind.value_type)
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    if any(is_text(kind) for is_text in texts):
+    if is_arrow(kind, *ARROW_TEXTS):
         return np.dtype(str)
     try:
         return np.dtype(kind.to_pandas_dtype())
     except (NotImplementedError, TypeError):
         return np.dtype(object)
+
+
+def is_arrow(kind: Any, *names: str) -> bool:
+    """Return whether a type of pyarrow is one of those named, such as "integer"."""
+    tests = sys.modules["pyarrow"].types
+    return any(getattr(tests, f"is_{name}")(kind) for name in names)
 
 
 def read_column(values: Any) -> np.ndarray:

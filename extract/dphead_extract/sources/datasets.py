@@ -118,8 +118,7 @@ def _dataset(
     first, root = tables[0], path if path.is_dir() else path.parent
     roles = declared.columns.roles(first.schema.names, first.path)
     for table in tables:
-        # not labels: all files must have the same class names, so indices suffice
-        table.name_items(name for role, name in roles.items() if role != "label")
+        table.name_items(roles)
     for role, name in roles.items():
         check_role(role, first.schema.field(name).type, first.path)
     said = _facts(first, image, roles)
@@ -175,7 +174,7 @@ def _manifest(table: TableFile, image: str, declared: SourceOptions) -> Source:
             f"The column {unknown[0]!r} of {str(path)!r} has no role. Type --columns "
             "path=NAME,label=NAME,group=NAME with the names of your columns."
         )
-    table.name_items(name for role, name in roles.items() if role != "label")
+    table.name_items(roles)
     if not is_text(table.schema.field(image).type):
         raise ExtractError(
             f"The column {image!r} of {str(path)!r} must hold paths as text. Type "

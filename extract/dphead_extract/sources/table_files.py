@@ -7,7 +7,7 @@ no value decides how other values are read.
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pyarrow import compute, parquet
 from pyarrow import csv as pacsv
 
 from dphead_extract.errors import ExtractError
+from dphead_extract.items import ARROW_TEXTS, is_arrow
 from dphead_extract.numerals import typed_number
 from dphead_extract.sources.columns import check_columns
 
@@ -26,6 +27,9 @@ _pc: Any = compute
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 # digits with separators between them: a decimal comma, thousands, a misread 12.5
 _SEPARATED = re.compile(r"[-+]?\d+([.,'’_\s]\d+)+([eE][-+]?\d+)?")
+# types of features, for `is_arrow`
+_NUMBERS = ("integer", "floating", "boolean")
+_LISTS = ("fixed_size_list", "list", "large_list")
 MAX_LINE_BYTES = 16 << 20  # largest line of a CSV; a choice, not measured
 
 
@@ -88,12 +92,14 @@ class TableFile:
             )
         return None
 
-    def name_items(self, columns: Iterable[str]) -> None:
-        """Make `read` return names instead of indices for columns of class labels.
+    def name_items(self, roles: Mapping[str, str]) -> None:
+        """Make `read` return names instead of indices for groups and splits.
 
-        An index means a different item in a file with a different list of names.
+        `roles` has the columns by role. An index of a Hugging Face column means a
+        different item in a file with a different list of names. Labels stay indices,
+        because all files must have the same class names.
         """
-        for column in columns:
+        for column in (name for role, name in roles.items() if role != "label"):
             place, names = self.schema.get_field_index(column), self.class_names(column)
             if names and place >= 0 and not is_text(self.schema.field(place).type):
                 self._named[column] = names
@@ -301,30 +307,23 @@ def _cell_number(cell: str) -> float:
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a type is text, with or without a dictionary."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    types = pa.types
-    texts = (types.is_string, types.is_large_string, types.is_string_view)
-    return any(matches(kind) for matches in texts)
+    kind = kind.value_type if is_arrow(kind, "dictionary") else kind
+    return is_arrow(kind, *ARROW_TEXTS)
 
 
 def holds_images(kind: pa.DataType) -> bool:
     """Return whether a type is bytes, or a struct with bytes under the name "bytes"."""
-    types = pa.types
-    if types.is_struct(kind):
+    if is_arrow(kind, "struct"):
         place = kind.get_field_index("bytes")
         return place >= 0 and holds_images(kind.field(place).type)
-    kinds = (types.is_binary, types.is_large_binary, types.is_binary_view)
-    return any(matches(kind) for matches in kinds)
+    return is_arrow(kind, "binary", "large_binary", "binary_view")
 
 
 def check_role(role: str, kind: pa.DataType, path: Path) -> None:
     """Raise ExtractError unless a column of this type can have this role."""
-    numbers = pa.types.is_integer(kind)
     # a split of booleans gets a clearer error where its values are read
-    numbers |= role in ("label", "split") and pa.types.is_boolean(kind)
-    numbers |= role == "group" and pa.types.is_floating(kind)
-    if not numbers and not is_text(kind):
+    other = "floating" if role == "group" else "boolean"
+    if not (is_arrow(kind, "integer", other) or is_text(kind)):
         what = "numbers" if role == "group" else "whole numbers"
         raise ExtractError(
             f"--columns {role}=NAME must name a column of text or {what}, got {kind} "
@@ -354,14 +353,14 @@ def width_and_dtype(
         If a column has no numbers, if a column of lists is not the only column, or if
         the length of lists is unknown.
     """
-    lists = [name for name, kind in kinds.items() if _is_list(kind)]
+    lists = [name for name, kind in kinds.items() if is_arrow(kind, *_LISTS)]
     entries = {
         name: kind.value_type if name in lists else kind for name, kind in kinds.items()
     }
     wrong = [
         name
         for name, kind in entries.items()
-        if not (_is_number(kind) or (texts and is_text(kind)))
+        if not (is_arrow(kind, *_NUMBERS) or (texts and is_text(kind)))
     ]
     if not kinds or wrong or (lists and len(kinds) > 1):
         got = ", ".join(map(str, kinds)) or "none"
@@ -382,17 +381,6 @@ def width_and_dtype(
             "Lists of a different length are masked."
         )
     return width, dtype, True
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    fixed = types.is_fixed_size_list(kind)
-    return fixed or types.is_list(kind) or types.is_large_list(kind)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    types = pa.types
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
 
 
 def floats(
@@ -447,7 +435,7 @@ def _numbers(column: Any, where: str) -> np.ndarray:
                         "or choose columns by --columns features=A,B."
                     ) from None
             return numbers
-    if pa.types.is_boolean(column.type):
+    if is_arrow(column.type, "boolean"):
         column = column.cast(pa.int8())
     if column.null_count:
         column = column.cast(pa.float64(), safe=False).fill_null(float("nan"))

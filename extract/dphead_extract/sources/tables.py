@@ -168,7 +168,7 @@ def open_embeddings(
     names = file.schema.names
     roles = columns.roles(names, path)
     if isinstance(file, TableFile):
-        file.name_items(name for role, name in roles.items() if role != "label")
+        file.name_items(roles)
     for role, name in roles.items():
         check_role(role, file.schema.field(name).type, path)
     if schema is not None:
