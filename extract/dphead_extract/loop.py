@@ -51,8 +51,8 @@ class Survey:
 def survey(
     source: Source,
     workers: int,
-    index: ImageIndex | None = None,
-    progress: RowProgress | None = None,
+    index: ImageIndex | None,
+    progress: RowProgress,
 ) -> Survey:
     """Return the results of a first pass over the images of a source.
 
@@ -60,11 +60,10 @@ def survey(
     `index`: their header gives shape and color. With an `index`, the result has the
     keyed digests of the readable images.
     """
-    found = Survey()
-    whole = source.arrays is not None and source.arrays.dtype == np.uint8
-    if whole and source.arrays is not None and index is None:
-        found.has_color = source.arrays.ndim == 4
-        found.shapes.add(source.arrays.shape[1:3])
+    found, arrays = Survey(), source.arrays
+    if arrays is not None and arrays.dtype == np.uint8 and index is None:
+        found.has_color = arrays.ndim == 4
+        found.shapes.add(arrays.shape[1:3])
         return found
 
     def look(raw: np.ndarray | bytes | None) -> Any:
@@ -79,8 +78,7 @@ def survey(
         return image.shape, known, source.highest_level(raw, image), own
 
     for row, seen in enumerate(_each(source, look, source.n_rows, workers)):
-        if progress is not None:
-            progress(row + 1, source.n_rows)
+        progress(row + 1, source.n_rows)
         if isinstance(seen, UnreadableImage):
             found.unreadable[row] = str(seen)
             found.rows.append(b"")
@@ -188,9 +186,9 @@ class LoopSettings:
     batch_size: int
     workers: int
     normalize: RowNorm
-    amp: torch.dtype | None = None
-    skip_unreadable: bool = False
-    expected_digests: np.ndarray | None = None
+    amp: torch.dtype | None
+    skip_unreadable: bool
+    expected_digests: np.ndarray | None
 
 
 def _forward(
@@ -283,8 +281,8 @@ class Loop:
         self,
         source: Source,
         targets: Sequence[Target],
-        progress: RowProgress | None,
-        checked: Sequence[bytes] = (),
+        progress: RowProgress,
+        checked: Sequence[bytes],
     ):
         self.source, self.targets, self.progress = source, targets, progress
         self.checked = checked
@@ -306,23 +304,17 @@ class Loop:
         """Append all blocks that the features files do not have yet."""
         workers = self.settings.workers
         with one_thread(), pool_of(workers) as pool:
-            ahead = workers + self._jobs_ahead()
-            jobs = _in_order(pool, self._batch, self._raw_batches(), ahead)
+            # While a block is written, a CPU computes the features of the next block.
+            # With a GPU, this is one job, because its pixels are larger than features.
+            on_cpu = self.device.type == "cpu"
+            more = -(-self.header.block_rows // self.job_rows) if on_cpu else 1
+            jobs = _in_order(pool, self._batch, self._raw_batches(), workers + more)
             try:
                 self._tell()
                 while self.behind.next_row < self.header.n_rows:
                     self._block(jobs, *self.behind.next_block())
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
-
-    def _jobs_ahead(self) -> int:
-        """Return the number of jobs to compute ahead while a block is written.
-
-        On a CPU, these jobs fill a block of features. On a GPU, the number is one,
-        because a job then holds pixels, which are larger.
-        """
-        on_cpu = self.device.type == "cpu"
-        return -(-self.header.block_rows // self.job_rows) if on_cpu else 1
 
     def _raw_batches(self) -> Iterator[list[_RawRow]]:
         """Yield the undecoded rows of each job, with their digests from the survey.
@@ -338,8 +330,7 @@ class Loop:
                 yield [*zip(map(self.source.raw, rows), checked, strict=True)]
 
     def _tell(self, extra: int = 0) -> None:
-        if self.progress is not None:
-            self.progress(self.behind.next_row + extra, self.header.n_rows)
+        self.progress(self.behind.next_row + extra, self.header.n_rows)
 
     def _batch(
         self, rows: list[_RawRow]

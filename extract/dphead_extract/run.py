@@ -240,9 +240,9 @@ def extract(
     )
 
 
-def _named(progress: _LabeledProgress | None, phase: str) -> RowProgress | None:
-    """Return `progress` with the phase as its last argument."""
-    return progress and (lambda done, total: progress(done, total, phase))
+def _named(progress: _LabeledProgress | None, phase: str) -> RowProgress:
+    """Return `progress` with the phase as its last argument; None does nothing."""
+    return lambda done, total: progress and progress(done, total, phase)
 
 
 def _loop_settings(
@@ -313,7 +313,7 @@ def _fill(
     source: Source,
     targets: Sequence[Target],
     checked: Sequence[bytes],
-    progress: RowProgress | None,
+    progress: RowProgress,
 ) -> None:
     writers = [target.writer for target in targets]
     names = [write_names(writer.path, source.names, source.first) for writer in writers]
