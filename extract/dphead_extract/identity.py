@@ -81,17 +81,16 @@ def identify(
             own = other.row_digest[source.first : source.first + source.n_rows]
             return Identity(other.dataset_id, other.salt, own)
     begun, known, joined = begun_id(shard.path(output)), None, None
+    share = source.n_rows / n_rows
     given = people.data_set(given)
     if people.shared_id is not None and index is not None:
-        check_images(_overlaps(index, source, n_rows, seen, given), people)
+        check_images(_overlaps(index, seen, share, given), people)
     if given or options.new_data_set or begun:
         index = None
     if shard.count > 1 and shards_path(output).exists():
         joined, _ = shared_identifiers(output, source.digest, given)
-    if index is not None and shard.count > 1:
-        known = _of_shard(index, source, n_rows, seen, joined)
-    elif index is not None:
-        known = recognized(index.overlaps(seen))
+    if index is not None:
+        known = _of_shard(index, seen, share, joined)
     # a file that was begun without an id system has passed this check before
     if begun is None or people.system is not None:
         people.check(given or begun or joined or known, groups)
@@ -108,30 +107,25 @@ def identify(
 
 
 def _of_shard(
-    index: ImageIndex, source: Source, n_rows: int, seen: np.ndarray, begun: str | None
+    index: ImageIndex, seen: np.ndarray, share: float, begun: str | None
 ) -> str | None:
     """Return the data set of all shards, recognized by the images of one shard.
 
-    `begun` is the id that another shard was given, with its images in the index. Each
-    shard is checked, because each may have images of a different data set.
-    Raises ExtractError as `recognized` does.
+    The shard has the fraction `share` of the rows. `begun` is the id that another shard
+    was given, with its images in the index. Each shard is checked, because each may
+    have images of a different data set. Raises ExtractError as `recognized` does.
     """
-    found = _overlaps(index, source, n_rows, seen)
+    found = _overlaps(index, seen, share)
     if begun is not None and begun not in [o.dataset_id for o in found[:1] if o.same]:
         # the images of other shards belong to the data set that was begun
-        found = _overlaps(index, source, n_rows, seen, begun)
+        found = _overlaps(index, seen, share, begun)
     return recognized(found, begun)
 
 
 def _overlaps(
-    index: ImageIndex,
-    source: Source,
-    n_rows: int,
-    seen: np.ndarray,
-    but: str | None = None,
+    index: ImageIndex, seen: np.ndarray, share: float, but: str | None = None
 ) -> list[Overlap]:
-    """Return the overlaps of a shard with known data sets, extrapolated to `n_rows`."""
-    share = source.n_rows / n_rows
+    """Return the overlaps of a shard with known data sets, extrapolated to all rows."""
     found = [one.of_all(share) for one in index.overlaps(seen, but=but)]
     return sorted(found, key=Overlap.order)
 
