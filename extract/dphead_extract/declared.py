@@ -133,7 +133,8 @@ class Declared:
     def must_be(self) -> str:
         """Return the condition on a value as text that follows "must be"."""
         texts = [self.setting.valid.text] if self.setting.valid else []
-        texts = texts or [_NAMES.get(t, t.__name__) for t in self._not_none()]
+        types = [t for t in self.types if t is not NoneType]
+        texts = texts or [_NAMES.get(t, t.__name__) for t in types]
         if self.choices:
             texts.append(f"one of {', '.join(self.choices)}")
         return ", or ".join(texts)
@@ -152,9 +153,6 @@ class Declared:
         """Return the default as a user would type it in Python."""
         plain = self.default is None or isinstance(self.default, bool | int | float)
         return str(self.default) if plain else repr(self.default)
-
-    def _not_none(self) -> list[type]:
-        return [t for t in self.types if t is not NoneType]
 
 
 _NAMES = {

@@ -8,8 +8,8 @@ home, that hold the same person.
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,12 +63,11 @@ class People:
                 f"got {self.system!r}. Choose a public name, such as clinic-records."
             )
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Lock the index of people, from `check` to `keep`."""
-        index = self.index if self.system is not None else None
-        with nullcontext() if index is None else index.locked():
-            yield
+    def held(self) -> AbstractContextManager[None]:
+        """Return a lock of the index of people, to hold from `check` to `keep`."""
+        if self.index is None or self.system is None:
+            return nullcontext()
+        return self.index.locked()
 
     @property
     def shared_id(self) -> str | None:
