@@ -453,10 +453,10 @@ def notes(run: FinishedRun) -> list[str]:
         )
     elif (later := len(run.fits or ()) - ledger["fits"]) > 0:
         # a merged ledger also counts fits that are older than this one
-        kind = "more" if run.ledger_now.get("is_sum") else "later"
+        kind = "more" if run.merged or run.ledger_now.get("is_sum") else "later"
         more = f"{later} {kind} fit{'' if later == 1 else 's'}"
         if run.merged:
-            more = f"counted in the ledger {run.merged} now, with {later} more fits"
+            more = f"counted in the ledger {run.merged} now, with {more}"
         found.append(
             f"{more}: the ledger's plain sum is now epsilon "
             f"{rounded_up(run.spent_now.epsilon, 5)}, not the sum in the report"

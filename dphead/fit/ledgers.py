@@ -498,7 +498,8 @@ class Elsewhere:
     @property
     def place(self) -> str:
         """Return path and fits of the ledger."""
-        held = "gone or unreadable" if self.fits is None else f"{self.fits} fits"
+        held = f"{self.fits} fit{'' if self.fits == 1 else 's'}"
+        held = "gone or unreadable" if self.fits is None else held
         held += f" for {self.protects}" if self.protects else ""
         return f"the ledger {self.path} ({held})"
 

@@ -85,7 +85,7 @@ def test_rows_that_were_fitted_and_a_large_delta_are_pointed_at(tmp_path):
     command += ("--delta", 0.1, "--epsilon", 1)
     text = words(fitted(*command).out)
     assert "! If these rows are private, stop. The output is not charged to" in text
-    assert "(1 fits for single rows under zero_out) of this data set." in text
+    assert "(1 fit for single rows under zero_out) of this data set." in text
     assert "! delta must be below 1/n = 0.01, got delta=0.1." in text
     assert charges() == 1
     grouped = fitted(*command, "--group-cap", 2)

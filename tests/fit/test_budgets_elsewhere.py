@@ -73,7 +73,7 @@ def test_no_budget_is_fixed_after_fits_elsewhere(features, tmp_path, gone):
         other.unlink()
     said = refusal("ledger", "budget", features, *BUDGET)
     assert "must count every fit" in said and str(other) in said
-    assert ("gone or unreadable" if gone else "1 fits") in said
+    assert ("gone or unreadable" if gone else "(1 fit for") in said
 
 
 def test_a_budget_that_the_home_did_not_know_refuses_what_it_would_not_count(

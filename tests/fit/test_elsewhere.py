@@ -91,10 +91,10 @@ def test_fits_for_rows_and_for_people_are_not_added_up(tmp_path):
     assert "only for one relation and one unit" in report["statement"]
     found = json.loads(dphead("check", tmp_path / "two", "--json").out)["findings"]
     (finding,) = [one for one in found if one["name"] == FINDING]
-    assert "1 fits for single rows under zero_out" in finding["what"]
+    assert "1 fit for single rows under zero_out" in finding["what"]
     assert "all ledgers with the relation and the unit" in finding["todo"]
     first = dphead("check", tmp_path / "one", "--json").out
-    assert "1 fits for groups under zero_out" in first
+    assert "1 fit for groups under zero_out" in first
     (tmp_path / "p.sqlite").unlink()
     assert "gone or unreadable" in dphead("check", tmp_path / "one", "--json").out
 
@@ -167,7 +167,7 @@ def test_a_fresh_ledger_beside_the_data_sets_own(features, tmp_path):
     for command in (("report", tmp_path / "one"), ("export", tmp_path / "one")):
         more = ("--to", "torch") if command[0] == "export" else ()
         said = words(fitted(*command, *more).err)
-        assert f"ledger does not count the ledger {fresh} (1 fits " in said
+        assert f"ledger does not count the ledger {fresh} (1 fit " in said
 
 
 @pytest.mark.parametrize("home", ["another", ""])
@@ -193,7 +193,7 @@ def test_a_home_that_knows_one_other_ledger_still_names_those_of_a_report(
     done = json.loads(dphead("check", tmp_path / "two", "--json").out)
     found = [f["what"] for f in done["findings"] if f["name"] == FINDING]
     assert len(found) == 2
-    assert "r.sqlite (1 fits " in found[0] and "q.sqlite with fits" in found[1]
+    assert "r.sqlite (1 fit " in found[0] and "q.sqlite with fits" in found[1]
 
 
 @pytest.mark.parametrize("home", ["", "another"])

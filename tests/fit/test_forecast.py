@@ -139,4 +139,4 @@ def test_a_files_rows_and_the_ledgers_that_know_them(tmp_path):
     command = ("fit", path, "--method", "dp-ls", "--delta", "1e-3", "-o")
     fitted(*command, tmp_path / "run", "--protect", "image")
     _, (ledger,) = open_look_alike(path, None, True)
-    assert "(1 fits for single rows under zero_out) of this data set" in str(ledger)
+    assert "(1 fit for single rows under zero_out) of this data set" in str(ledger)

@@ -197,7 +197,7 @@ def test_charges_in_a_file_are_moved_before_a_team_knows_the_images(
     fit = ("fit", path, "-o", tmp_path / "run2", *LS, "--allow-large-delta")
     for refused in (command, fit, ("ledger", "move", path)):
         said = words(refusal(*refused))
-        assert f"would not count the ledger {file} (1 fits " in said
+        assert f"would not count the ledger {file} (1 fit " in said
         assert f"Type `dphead ledger move {file}` first" in said
     assert not len(TeamImages(url).images(id_of(path)))
     assert noted_ledgers(id_of(path)) == [str(file)]
@@ -312,7 +312,7 @@ def test_a_server_gets_the_images_that_another_data_set_of_the_home_shares(
     assert len(TeamImages(url).images(first)) == 10
     assert len(TeamImages(url).images(second)) == 60
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "member"))
-    with pytest.raises(LedgerError, match=r"\(1 fits .*\) of data set .* holds 10 of"):
+    with pytest.raises(LedgerError, match=r"\(1 fit .*\) of data set .* holds 10 of"):
         fix_budget(Ledger(url, second), 3.0, 1e-5)
 
 
