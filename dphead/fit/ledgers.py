@@ -59,6 +59,7 @@ from dphead.privacy.ledger.server import (
     NAME,
     held,
     is_on_server,
+    is_same,
     is_url,
     store_id,
     team_url,
@@ -755,6 +756,7 @@ def charging(
         check_noted(ledger.path, ledger)
         # again: another process may have declared people in another store
         index.settle(write=False)
+        _check_copy(ledger)
         if rows is not None:
             _check_people(ledger, rows, people)
         check_store(team_url())
@@ -765,6 +767,19 @@ def charging(
         if ledger.meta("dataset_id") is None:
             ledger.set_once("dataset_id", dataset_id)
         yield
+
+
+def _check_copy(ledger: Ledger) -> None:
+    """Raise LedgerError for a ledger in a copy of the team's database."""
+    url, own = team_url(), ledger.url
+    if url is None or own is None or url == own:
+        return
+    if store_id(own) == store_id(url) and not is_same(url, own):
+        raise LedgerError(
+            f"The ledger {ledger.path} was opened in a copy of the team's database. "
+            "Nothing was charged or set. Open it by this name, without a URL, to use "
+            "the database at DPHEAD_LEDGER."
+        )
 
 
 def _check_people(

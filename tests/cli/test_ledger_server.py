@@ -110,6 +110,10 @@ def test_a_restored_database_does_not_hide_the_ledger_of_its_name(
     )
     assert report_of(tmp_path / "3")["ledger"]["fits"] == 3
     copy = Ledger(night, id_of(features))
+    with pytest.raises(LedgerError, match="in a copy of the team's database"):
+        fix_budget(copy, 3.0, 1e-3)
+    with pytest.raises(LedgerError, match="in a copy of the team's database"):
+        DPHeadClassifier(epsilon=1, delta=1e-3, ledger=copy).fit(features)
     assert len(copy.fits()) == 1
     # a ledger that the copy names is in the copy
     assert len(opened_beside(copy.path, copy).fits()) == 1

@@ -8,6 +8,7 @@ or its users. They do not quote the driver's messages, because these contain suc
 
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -102,6 +103,7 @@ LOCK_STATEMENTS = """
 SELECT pg_catalog.pg_advisory_xact_lock(
     pg_catalog.hashtextextended(CAST(:lock AS pg_catalog.text), CAST(0 AS bigint)))
 """
+_TRY_LOCK = LOCK_STATEMENTS.replace("pg_advisory", "pg_try_advisory")
 _WRITES = "SET TRANSACTION READ WRITE"  # a standby refuses it
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -207,6 +209,17 @@ def held(url: str, lock: str = "") -> Iterator[Callable[[], None]]:
             for statement in beginning("write", lock):
                 connection.execute(statement)
         yield check
+
+
+def is_same(url: str, other: str) -> bool:
+    """Return whether two URLs lead to one database: each sees a lock of the other.
+
+    A copy of a database has the id of the first one, so ids do not tell.
+    """
+    lock = secrets.token_hex(16)
+    with held(url, lock), _connection(other) as connection, one_error():
+        free = text(_TRY_LOCK).bindparams(lock=f"dphead:{lock}")
+        return not connection.execute(free).scalar_one()
 
 
 def store_id(url: str) -> str:
