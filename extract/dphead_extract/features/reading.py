@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -188,6 +189,11 @@ def _damaged(path: str | Path) -> FormatError:
     )
 
 
+def is_id(text: object) -> bool:
+    """Return whether this is the form of a data set's id, as `uuid4().hex`."""
+    return re.fullmatch(r"[0-9a-f]{32}", str(text)) is not None
+
+
 def has_known_types(config: dict[str, Any]) -> bool:
     """Return whether each value of a configuration has the type that readers expect."""
     classes, shard = config["class_names"], config.get("shard", {})
@@ -309,7 +315,9 @@ def open_features(path: str | Path) -> FeaturesFile:
             if (columns[name].shape, columns[name].dtype) != stored:
                 raise _damaged(path)
         digests = columns.get("block_digest")
-        if not isinstance(digests, h5py.Dataset) or not has_known_types(found.config):
+        # the index names its files by the id
+        named = is_id(found.dataset_id) and has_known_types(found.config)
+        if not isinstance(digests, h5py.Dataset) or not named:
             raise _damaged(path)
         return found
     except FormatError:

@@ -1,7 +1,6 @@
 """Describe a features file, and convert a block of its rows to the file's types."""
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dphead_extract.errors import FormatError
-from dphead_extract.features.reading import layout
+from dphead_extract.features.reading import is_id, layout
 from dphead_extract.items import (
     UNGROUPED,
     GroupIds,
@@ -175,7 +174,7 @@ def check_dataset_id(dataset_id: str | None) -> None:
 
     A sha256, which could identify private data, is longer and therefore refused.
     """
-    if dataset_id is not None and not re.fullmatch(r"[0-9a-f]{32}", dataset_id):
+    if dataset_id is not None and not is_id(dataset_id):
         raise FormatError(
             "--dataset-id must be 32 lower-case hexadecimal digits, got "
             f"{dataset_id!r}. Copy the id from `dphead extract`'s output, or use "

@@ -216,6 +216,10 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
             "schema version 99, .* version 2",
         ),
         (
+            lambda p: edited(p, lambda f: f.attrs.modify("dataset_id", "../../a")),
+            "damaged",
+        ),
+        (
             lambda p: edited(p, lambda f: f.__delitem__("labels"), digests=False),
             "damaged",
         ),
