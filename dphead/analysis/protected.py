@@ -56,6 +56,12 @@ def name_unit_in(report: dict[str, Any]) -> str:
     return name_unit(report["data"].get("extraction"))
 
 
+def name_member(report: dict[str, Any]) -> str:
+    """Return the name of what an attack detects: "person", or a training row's name."""
+    grouped = report["guarantee"]["group_cap"] is not None
+    return "person" if grouped else name_unit_in(report)
+
+
 def name_counted(report: dict[str, Any]) -> str:
     """Return what the number of training rows counts: images, rows or groups.
 

@@ -21,6 +21,7 @@ from dphead.analysis.protected import (
     kind_of,
     made_of_images,
     name_counted,
+    name_member,
     name_new,
     name_unit_in,
     own_model,
@@ -131,7 +132,7 @@ def _attack_limit(report: dict[str, Any], plan: Any) -> str:
     from dphead.analysis import tradeoff
 
     ledger, n_fits = report["ledger"], report["ledger"]["fits"]
-    unit = name_unit_in(report) if plan.group_cap is None else "person"
+    unit = name_member(report)
     if n_fits == 1:
         limits = tradeoff.detection_limits(plan.events(), plan.relation)
         return tradeoff.detection(limits, f"this {kind_of(report)}", unit)
@@ -233,12 +234,13 @@ def missed_classes(
     metrics: dict[str, Any], names: list[str], things: str, remedy: str
 ) -> Iterator[str]:
     """Yield lines on the classes that were never predicted for the measured rows."""
-    for k in never_predicted(metrics)[:_NAMED_CLASSES]:
+    never = never_predicted(metrics)
+    for k in never[:_NAMED_CLASSES]:
         yield (
             f"! {tied(names[k])} is never predicted, on {metrics['per_class_n'][k]:,} "
             f"test {things} of this class: try {remedy}"
         )
-    if rest := len(never_predicted(metrics)[_NAMED_CLASSES:]):
+    if rest := len(never[_NAMED_CLASSES:]):
         yield f"! {rest:,} more classes are never predicted"
 
 

@@ -30,6 +30,7 @@ from dphead.analysis.protected import (
     kind_of,
     made_of_images,
     name_counted,
+    name_member,
     name_new,
     name_unit_in,
     own_model,
@@ -96,9 +97,7 @@ def model_card(report: dict[str, Any], about: About | None = None) -> str:
     import yaml
 
     facts = _facts_of(report)
-    bars = [
-        bar for bar in (_expected_bar(report), _test_bar(report)) if bar is not None
-    ]
+    bars = filter(None, (_expected_bar(report), _test_bar(report)))
     network = (report["data"]["extraction"] or {}).get("backbone")
     privacy = "with differential privacy" if facts["private"] else "NOT PRIVATE"
     classifier = "Image classifier" if facts["of_images"] else "Classifier"
@@ -231,7 +230,7 @@ def _facts_of(report: dict[str, Any]) -> dict[str, Any]:
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     limits = limits_of(report) if g["private"] else []
     replaced, thing = is_replaced(g["neighboring_relation"]), name_unit_in(report)
-    member = "person" if g["group_cap"] else thing
+    member = name_member(report)
     return {
         "report": report,
         "g": g,
@@ -277,8 +276,7 @@ def _sentence(report: dict[str, Any], limits: list[Limits]) -> str:
     """Return the bound at FALSE_POSITIVE_RATE, in sentences for all readers."""
     at = REPORTED_RATES.index(FALSE_POSITIVE_RATE)
     own = {one.replaced: one.hits[at] for one in limits if one.own}
-    grouped = report["guarantee"]["group_cap"] is not None
-    unit = "person" if grouped else name_unit_in(report)
+    unit = name_member(report)
     said = detection(own, f"this {kind_of(report)}", unit)
     return (
         f"{said} The attacker may know every other training {unit} and this report, "
