@@ -141,10 +141,8 @@ def _expected_calibration_error(labels: np.ndarray, probabilities: np.ndarray) -
     labels, probabilities = labels[known], probabilities[known]
     if not len(labels):
         return float("nan")
-    confidence, correct = (
-        probabilities.max(axis=1),
-        probabilities.argmax(axis=1) == labels,
-    )
+    confidence = probabilities.max(axis=1)
+    correct = probabilities.argmax(axis=1) == labels
     which = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
     gap = np.bincount(which, correct - confidence, _BINS)
     return float(np.abs(gap).sum() / len(labels))

@@ -51,11 +51,8 @@ def gaussian_tradeoff(mu: float, fpr: np.ndarray | Sequence[float]) -> np.ndarra
     ----------
     Dong, Roth, Su 2022, equation 6.
     """
-    return (
-        ndtr(-ndtri(np.asarray(fpr, float)) - mu)
-        if mu > 0
-        else 1 - np.asarray(fpr, float)
-    )
+    rates = np.asarray(fpr, float)
+    return ndtr(-ndtri(rates) - mu) if mu > 0 else 1 - rates
 
 
 def epsilon_delta_tradeoff(

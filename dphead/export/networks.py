@@ -160,7 +160,6 @@ def _timm_facts(
 
     `classifier` is the submodule's name.
     """
-    transform = dict(extraction["transform"])
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     arguments = {
         key: value
@@ -172,7 +171,7 @@ def _timm_facts(
         "architecture": config["architecture"],
         "model_args": arguments,
         "classifier": classifier,
-        "transform": {key: transform[key] for key in keys},
+        "transform": {key: extraction["transform"][key] for key in keys},
     }
 
 

@@ -61,8 +61,8 @@ def delta_of(preset: str | None, given: float | None) -> float:
 def method_of(preset: str | None, method: str) -> str:
     """Return the method, or the only method of the preset if the method is "auto"."""
     data = {} if preset is None else load(preset)
-    have = [key for key, value in data.items() if isinstance(value, dict)]
-    have = [key for key in have if key not in ("columns", "search", "network")]
+    others = ("columns", "search", "network")
+    have = [k for k, v in data.items() if isinstance(v, dict) and k not in others]
     return have[0] if method == "auto" and len(have) == 1 else method
 
 
