@@ -143,10 +143,10 @@ def _account(given: dict[str, Any]) -> dict[str, Any]:
         found, events = _releases(given)
     delta, relation = given["delta"], given["relation"]
     mu = accounting.total_mu(events)
-    profiles = {}
-    for name, (*_, what) in PROFILES.items():
-        outcome = profile_epsilon(name, events, delta, relation)
-        profiles[name] = outcome._asdict() | {"what": what}
+    profiles = {
+        name: profile_epsilon(name, events, delta, relation)._asdict() | {"what": what}
+        for name, (*_, what) in PROFILES.items()
+    }
     limits = {}
     for replaced in comparisons(relation):
         rates = true_positive_rates(events, REPORTED_RATES, relation, replaced=replaced)

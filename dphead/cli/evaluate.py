@@ -235,7 +235,7 @@ def _features(
     from dphead.fit import files
     from dphead.fit.head_file import open_head
 
-    made = open_head(asked.run)[1].get("extraction") or {}
+    made = open_head(asked.run)[1].get("extraction")
     if files.is_features_file(asked.source):
         files.check_layout(asked.source, asked.layout, asked.roles())
         return asked.source, asked.split

@@ -134,8 +134,11 @@ def _csv(rows: list[dict[str, Any]], excel: bool) -> str:
     columns = list(rows[0]) if rows else ["row", "class", "probability"]
     sign = decimal_sign() if excel else "."
     cells = (
-        [f"{v:.4f}".replace(".", sign) if isinstance(v, float) else v for v in row]
-        for row in (row.values() for row in rows)
+        [
+            f"{v:.4f}".replace(".", sign) if isinstance(v, float) else v
+            for v in row.values()
+        ]
+        for row in rows
     )
     # where a comma is the decimal sign, Excel separates cells by semicolons
     text = write_csv([columns, *cells], ";" if sign == "," else ",")

@@ -311,7 +311,7 @@ def _weak_classes(metrics: dict[str, Any]) -> list[int]:
 def _next_commands(out: Path, report: dict[str, Any]) -> Iterator[str]:
     """Yield the next commands to type."""
     run = shlex.quote(str(out))
-    extraction = report["data"]["extraction"] or {}
+    extraction = report["data"]["extraction"]
     new = "new_images/" if made_of_images(extraction) else "new.h5"
     yield f"dphead check {run}"
     yield f"dphead predict {run} {new} -o predictions.csv{own_model(report)}"

@@ -153,21 +153,19 @@ def _plan(
         steps=counts,
         noise_multiplier=noise_multiplier,
     )
-    least = min(s.batch_size * s.steps for s in found)
-    rows = []
-    for s in found:
-        work = s.batch_size * s.steps
-        rows.append(
-            (
-                str(s.steps),
-                str(s.batch_size),
-                f"{s.noise_multiplier:g}",
-                rounded_up(s.epsilon),
-                f"{work / n_rows:.1f}",
-                f"{work:,}",
-                f"{work / least:.2f}",
-            )
+    works = [s.batch_size * s.steps for s in found]
+    rows = [
+        (
+            str(s.steps),
+            str(s.batch_size),
+            f"{s.noise_multiplier:g}",
+            rounded_up(s.epsilon),
+            f"{work / n_rows:.1f}",
+            f"{work:,}",
+            f"{work / min(works):.2f}",
         )
+        for s, work in zip(found, works, strict=True)
+    ]
     click.echo(table(_PLAN_COLUMNS, rows))
     text = (
         "No number of steps is recommended, because no accuracy is known. T = "
