@@ -183,10 +183,11 @@ class _NoiseRecord:
         if self.symmetric:
             # an attacker would average the two halves
             noise = (noise + np.swapaxes(noise, -1, -2)) / 2
+        world = int(inside)
         units = np.rint(noise[self._used] * self.sd_units).astype(np.int64)
         apart = units - self._first.setdefault(inside, units.copy())
-        self._steps[int(inside)] = np.gcd(self._steps[int(inside)], apart)
-        for counts in self._bytes[int(inside)]:
+        self._steps[world] = np.gcd(self._steps[world], apart)
+        for counts in self._bytes[world]:
             counts += np.bincount(units & 2**_BYTE - 1, minlength=2**_BYTE)
             units >>= _BYTE
         # undo the rounding to integers, or a draw of exactly 0 would have p = 0

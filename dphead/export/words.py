@@ -182,11 +182,8 @@ def readme(trained: Trained, takes: str, code: str) -> str:
     """Return the text of README.md, with `code` from `example`."""
     names = trained.facts["class_names"]
     shown = cell(", ".join(names[:_SHOWN_CLASSES]))
-    more = (
-        f" and {len(names) - _SHOWN_CLASSES} more"
-        if len(names) > _SHOWN_CLASSES
-        else ""
-    )
+    rest = len(names) - _SHOWN_CLASSES
+    more = f" and {rest} more" if rest > 0 else ""
     private = trained.guarantee["private"]
     how = " trained with differential privacy" if private else ", NOT PRIVATE"
     kept = (

@@ -315,9 +315,8 @@ def calibrate(
     if math.isinf(epsilon):
         return 0.0
     sigmas = [e.noise_multiplier for e in free]
-    positive = 0 < min(sigmas) <= max(sigmas) < math.inf
     require(
-        positive,
+        0 < min(sigmas) <= max(sigmas) < math.inf,
         "noise to scale must be positive and finite",
         "noise",
         sigmas,

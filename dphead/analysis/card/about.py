@@ -77,7 +77,7 @@ def read_about(path: Path) -> About:
             f"{path} is not a TOML file: {error}. Write it like the example in "
             "docs/card.md."
         ) from error
-    known = {field.name: str(field.type) for field in fields(About)}
+    known = [field.name for field in fields(About)]
     required = ("institution", "purpose", "contact", "date")
     if missing := [name for name in required if name not in given]:
         raise ValueError(f"{path} lacks {', '.join(missing)}. Add a line for each.")

@@ -265,10 +265,11 @@ def _backbones(extraction: dict[str, Any] | None) -> list[tuple[str, Any]]:
     found = []
     for number, part in enumerate(parts := parts_of(extraction), 1):
         name = f"Backbone {number}" if len(parts) > 1 else "Backbone"
-        found.append((name, part.get("backbone")))
-        told = describe_input(part.get("transform") or {})
-        found.append((f"{name} input", told))
-        found.append((f"{name} weights, sha256", part.get("weights_sha256")))
+        found += [
+            (name, part.get("backbone")),
+            (f"{name} input", describe_input(part.get("transform") or {})),
+            (f"{name} weights, sha256", part.get("weights_sha256")),
+        ]
     return found
 
 
