@@ -85,11 +85,6 @@ def advantage_lower_bound(mistakes: float, fits: float, error: float) -> float:
     return max(0.0, 1 - 2 * float(_rate_upper_bound(mistakes, 2 * fits, error)))
 
 
-def _mu_of_advantage(advantage: float) -> float:
-    """Return the mu of a Gaussian mechanism from its largest advantage."""
-    return 2 * float(ndtri((1 + advantage) / 2))
-
-
 @dataclass(frozen=True)
 class Claim:
     """Describe the claim of a plan, and the expected results of a perfect attack.
@@ -198,7 +193,7 @@ def statements(
 
     def bounds_on_mu(mistakes: float) -> tuple[float, float, float | None]:
         advantage = advantage_lower_bound(mistakes, n, error)
-        mu = _mu_of_advantage(advantage)
+        mu = 2 * float(ndtri((1 + advantage) / 2))  # the largest advantage of mu-GDP
         return advantage, mu, epsilon_from_mu(mu, claim.delta) if claim.mu else None
 
     out, hit = (int(row.sum()) for row in scores > threshold)

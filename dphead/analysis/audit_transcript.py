@@ -171,11 +171,16 @@ def worst_case(
         if facts.n_features > 1 and any("Gram" in s.statistic for s in plan.specs):
             other = (norm * (axes @ [-0.5, np.sqrt(0.75)])).astype(np.float32)
         neighbor = other, label
-    others = np.tile(row, (count, 1)), np.full(count, (label + 1) % facts.n_classes)
-    places = random_places(facts.n_rows, count, copies)
-    canary = row, label
     return Problem(
-        facts, plan.relation, *others, canary, neighbor, cap, copies, **places
+        facts,
+        plan.relation,
+        x=np.tile(row, (count, 1)),
+        y=np.full(count, (label + 1) % facts.n_classes),
+        canary=(row, label),
+        neighbor=neighbor,
+        group_cap=cap,
+        copies=copies,
+        **random_places(facts.n_rows, count, copies),
     )
 
 
