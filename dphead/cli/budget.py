@@ -139,14 +139,14 @@ def offer_budget(fit: Any, options: Any, progress: Progress, ask: bool) -> None:
     total = max(3.0, math.ceil(plan.epsilon))  # 3 is an example
     budget = f"--epsilon {total:g} --delta {as_declared(plan.delta)}"
     command = f"dphead ledger budget {shlex.quote(str(place))} {budget}"
-    told = [
-        "! none yet. A budget limits the total epsilon of all fits. It can be set only "
-        "before the first fit, and cannot be changed later:",
-        command,
-        *then,
-    ]
     with progress.paused():
-        say("Budget", *told)
+        say(
+            "Budget",
+            "! none yet. A budget limits the total epsilon of all fits. It can be set "
+            "only before the first fit, and cannot be changed later:",
+            command,
+            *then,
+        )
         if ask and on_terminal():
             click.confirm("Fit without a budget?", abort=True, err=True)
 

@@ -151,8 +151,10 @@ def _open_network(asked: _Asked, measured: bool) -> tuple[tuple[Any, Any, Any], 
     from dphead.finetune import saved
 
     network, state, facts = saved.read_network(asked.run, asked.device, asked.model)
-    read = (asked.source, asked.split, asked.layout, measured, asked.roles())
-    return (network, state, saved.open_rows(network, facts, *read)), facts
+    rows = saved.open_rows(
+        network, facts, asked.source, asked.split, asked.layout, measured, asked.roles()
+    )
+    return (network, state, rows), facts
 
 
 def _measured(asked: _Asked, progress: Progress) -> tuple[dict[str, Any], list[str]]:
@@ -241,8 +243,9 @@ def _features(
         return asked.source, asked.split
     output = Path(folder, "features.h5")
     if asked.source.is_file() and not made_of_images(made):
-        given = (asked.source, output, labeled, asked.roles(embeddings=True))
-        backbone = files.import_like(asked.run, *given)
+        backbone = files.import_like(
+            asked.run, asked.source, output, labeled, asked.roles(embeddings=True)
+        )
         said = f"{asked.source}: read as embeddings by {backbone}, the head's model"
         say("Rows", said, err=True)
         return output, asked.split

@@ -212,9 +212,17 @@ def _fits_table(fits: list[dict[str, Any]]) -> str:
     for f in fits:
         done = sum(r["state"] == "committed" for r in f["releases"])
         at = time.strftime(f"%Y-%m-%d{TIE}%H:00", time.gmtime(f["created"]))
-        delta, releases = as_declared(f["delta"]), str(len(f["releases"]))
-        what = (f["description"], f["epsilon"], delta, f["relation"])
-        rows.append((at, *what, releases, str(done)))
+        rows.append(
+            (
+                at,
+                f["description"],
+                f["epsilon"],
+                as_declared(f["delta"]),
+                f["relation"],
+                str(len(f["releases"])),
+                str(done),
+            )
+        )
     return table(_FIT_COLUMNS, rows).replace(TIE, " ")
 
 

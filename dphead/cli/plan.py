@@ -31,8 +31,14 @@ _OF_FITS = ("protect", "ledger")  # options that only --fits uses
     cls=WithOptions,
     declared="dphead.fit.options:FitOptions",
     names=(
-        *("features", "delta", "relation", "group_cap"),
-        *("method", "preset", "settings", *_OF_FITS),
+        "features",
+        "delta",
+        "relation",
+        "group_cap",
+        "method",
+        "preset",
+        "settings",
+        *_OF_FITS,
     ),
 )
 @PUBLIC_ROWS

@@ -89,12 +89,11 @@ def _show(
     prob = batch_size / n_rows
     found = total_amount_of_noise(noise_multiplier, prob, steps, delta)
     events = [accounting.GaussianEvent(noise_multiplier, prob, steps)]
-    exact = [
-        accounting.compose_epsilon(events, delta, accountant=a) for a in ("rdp", "pld")
-    ]
-    estimates = [f"{v:.4g}" for v in (found.eta, found.total_noise)]
-    epsilons = map(rounded_up, (found.epsilon, *exact))
-    click.echo(table(_TAN_COLUMNS, [(*estimates, *epsilons)]))
+    row = [f"{found.eta:.4g}", f"{found.total_noise:.4g}", rounded_up(found.epsilon)]
+    for accountant in ("rdp", "pld"):
+        exact = accounting.compose_epsilon(events, delta, accountant=accountant)
+        row.append(rounded_up(exact))
+    click.echo(table(_TAN_COLUMNS, [row]))
     click.echo(
         "epsilon TAN is an approximation, not a guarantee."
         + (f" Do not rely on it: {found.reason}." if found.reason else "")
