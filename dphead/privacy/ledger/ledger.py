@@ -501,11 +501,17 @@ class Ledger(LedgerFile):
             before = spent(old, number - 1, delta, relation, budget).epsilon
         # `not <=` refuses NaN too.
         if not total <= target * (1 + 1e-9) or before >= target:
+            limit = f"the limit is {as_declared(target)} at delta {as_declared(delta)}"
+            if before >= target:
+                raise _ExceededError(
+                    "The fit would exceed the budget, which is spent: earlier fits "
+                    f"have epsilon {rounded_up(before, 6)}, and {limit}. This ledger "
+                    "takes no more fits."
+                )
             raise _ExceededError(
                 "The fit would exceed the budget: the total would be epsilon "
-                f"{rounded_up(total, 6)}, and the limit is {as_declared(target)} at "
-                f"delta {as_declared(delta)}. Use a smaller epsilon. `dphead ledger "
-                "show` prints the epsilon that remains."
+                f"{rounded_up(total, 6)}, and {limit}. Use a smaller epsilon. `dphead "
+                "ledger show` prints the epsilon that remains."
             )
 
     def fits(self) -> list[dict[str, Any]]:

@@ -175,7 +175,7 @@ def test_nothing_is_charged_after_a_budget_is_exhausted(path, sigma):
     while Ledger().spent(DELTA, GaussianEvent(all_of_it)).epsilon < 1.0:
         all_of_it = math.nextafter(all_of_it, 0.0)
     reserve(specs(1, all_of_it), ledger)
-    with pytest.raises(LedgerError, match="would exceed the budget"):
+    with pytest.raises(LedgerError, match="which is spent: earlier fits have"):
         reserve(specs(1, sigma), ledger)
     assert len(ledger.fits()) == 1
 
