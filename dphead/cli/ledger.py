@@ -105,12 +105,12 @@ def _move(source: Any, url: str) -> None:
 def _people(
     system: str, files: tuple[Path, ...], new_people: bool, not_private: bool
 ) -> None:
-    """Declare that the groups of features FILES have ids of the id system NAME.
+    """Declare NAME as the id system of the groups in FILES.
 
-    The ledgers of their data sets are merged into the ledger that all data sets of NAME
-    share. The shared ledger counts the fits of these data sets, and keeps all their
-    budgets. With --new-people, a data set keeps its own ledger. Run the same command
-    again to continue an interrupted merge.
+    FILES are features files. The ledgers of their data sets are merged into the ledger
+    that all data sets of NAME share. The shared ledger counts the fits of these data
+    sets, and keeps all their budgets. With --new-people, a data set keeps its own
+    ledger. Run the same command again to continue an interrupted merge.
 
     \b
     dphead ledger people clinic-records 2024.h5 2025.h5
@@ -253,8 +253,9 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
 
     if is_url(which):
         raise ValueError(
-            "A server has a ledger for each data set. Type a features file, for the "
-            "ledger of its data set."
+            "WHICH is the URL of a server, which has a ledger for each data set. Set "
+            "DPHEAD_LEDGER to this URL, and type a features file, for the ledger of "
+            "its data set."
         )
     (book,) = _open(which, write=True)
     fix_budget(book, epsilon, delta)

@@ -276,7 +276,7 @@ def test_the_budget_of_images_is_set_by_the_name_of_their_ledger(url, tmp_path, 
     said = words(refused(dphead("ledger", "budget", place.replace(name, same), *limit)))
     assert "with the budget epsilon=3 in the ledger" in said
     assert Ledger(url, name).budget()["epsilon"] == 3
-    assert "Type a features file" in refused(dphead("ledger", "budget", url, *limit))
+    assert "type a features file" in refused(dphead("ledger", "budget", url, *limit))
     assert "SOURCE must be a file" in refused(dphead("ledger", "move", place, url))
 
 

@@ -161,8 +161,9 @@ def team_url() -> str | None:
         if not url or is_url(url):
             return url or None
     raise LedgerError(
-        "DPHEAD_LEDGER must have the form postgresql://user@host/database. "
-        "For a ledger in a file, use --ledger FILE."
+        "DPHEAD_LEDGER must have the form postgresql://user@host/database. Correct "
+        "it. For a ledger in a file, unset DPHEAD_LEDGER and use --ledger FILE "
+        "(`ledger`)."
     )
 
 

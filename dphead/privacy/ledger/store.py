@@ -151,8 +151,9 @@ class LedgerFile:
             dataset_id = named
         if not dataset_id:
             raise LedgerError(
-                "A ledger on a server needs rows with a data set id. Fit a features "
-                "file, or name a ledger file with --ledger."
+                "A server has a ledger for each data set, so its URL alone names none "
+                "of them. Pass the ledger's name, which `dphead ledger show` prints, "
+                "or fit a features file."
             )
         self.dataset_id, self.url = dataset_id, server.url_of(url)
         self._connection = server.connected(self.url)

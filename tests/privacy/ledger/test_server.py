@@ -617,7 +617,7 @@ def test_a_server_without_tables_or_flushes_is_refused(team, dataset_id):
     finally:
         team.run("ALTER SYSTEM RESET fsync")
         team.reload()
-    with pytest.raises(LedgerError, match="needs rows with a data set id"):
+    with pytest.raises(LedgerError, match="has a ledger for each data set"):
         Ledger(team.url(CLIENT))
 
 
