@@ -101,7 +101,7 @@ def epsilon_by(
         if (mu := total_mu(events)) is None:
             raise ValueError(
                 "The accountant zcdp needs full batches, got Poisson batches or "
-                "allocated rows. Use the accountant pld or rdp."
+                "allocated rows. Use the accountant pld."
             )
         return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     if any(e.noise_multiplier == 0 and e.count for e in events):

@@ -140,7 +140,7 @@ def test_no_noise_is_infinite_and_no_release_is_free_by_every_accountant(account
         (
             "zcdp",
             "zero_out",
-            "zcdp needs full batches, got Poisson batches.*pld or rdp",
+            "zcdp needs full batches, got Poisson batches.*accountant pld",
         ),
         ("exact", "zero_out", "'exact' needs full batches, got Poisson batches"),
         ("rdp-classic", "replace_one", "needs zero_out or add_remove, got relation="),
@@ -151,7 +151,7 @@ def test_an_accountant_that_does_not_apply_says_so(accountant, relation, message
     with pytest.raises(ValueError, match=message):
         epsilon_by(accountant, [GaussianEvent(5.0, 0.1, 10)], 1e-5, relation)
     group = [GaussianEvent(5.0, 0.05, 100, 2)]
-    with pytest.raises(ValueError, match="units of one row"):
+    with pytest.raises(ValueError, match="needs a `--group-cap`"):
         epsilon_by("rdp-classic", group, 1e-5)
 
 

@@ -234,7 +234,7 @@ def test_an_extreme_group_costs_more_than_a_row_and_no_more_than_all_rows(
 
 def test_what_no_accountant_knows_of_groups_is_refused():
     event = [GaussianEvent(5.0, 0.05, 100, 2)]
-    with pytest.raises(ValueError, match="units of one row"):
+    with pytest.raises(ValueError, match="needs a `--group-cap`"):
         compose_epsilon(event, 1e-5, "zero_out", "rdp")
     with pytest.raises(ValueError, match="relation zero_out or add_remove"):
         compose_epsilon(event, 1e-5, "replace_one")

@@ -81,11 +81,11 @@ def rdp_curve(
         # epochs, proofs/poisson.md for replace-one, proofs/groups.md for units.
         sd, q, rows = event.noise_multiplier, event.sampling_prob, event.rows_per_unit
         steps = event.epoch_steps
-        known = "RDP needs full or Poisson batches"
+        known = "RDP cannot bound allocated rows (epoch_steps above 1)"
         use = "Use the accountant pld."
         require(steps == 1, known, "epoch_steps", steps, use)
         pair = "RDP of Poisson batches needs zero_out or add_remove"
-        unit = "RDP of Poisson batches needs units of one row"
+        unit = "RDP of Poisson batches needs a `--group-cap` (`rows_per_unit`) of 1"
         require(relation != "replace_one", pair, "relation", relation, use)
         require(rows == 1, unit, "rows_per_unit", rows, use)
         total = total + event.count * _poisson_rdp(q, sd, tuple(orders))

@@ -276,7 +276,7 @@ def test_a_part_of_an_epoch_costs_all_of_it():
 
 def test_what_no_accountant_knows_of_allocated_rows_is_refused():
     for order in (2.0, 2.5):
-        with pytest.raises(ValueError, match="RDP needs full or Poisson"):
+        with pytest.raises(ValueError, match="RDP cannot bound allocated rows"):
             rdp_curve(epochs(1.0, 10), [order])
     with pytest.raises(ValueError, match="relation zero_out or add_remove"):
         compose_epsilon(epochs(1.0, 10), 1e-5, "replace_one")
