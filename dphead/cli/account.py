@@ -27,6 +27,12 @@ _OF_NOISE = {
     cls=WithOptions,
     declared="dphead.fit.options:FitOptions",
     names=("delta", "relation", "group_cap", "accountant", "preset", "settings"),
+    texts={
+        "delta": "Probability that the guarantee fails, below 1/n for n images or "
+        "groups. Required without --preset. Default: the delta of --preset.",
+        "accountant": "Accountant that calibrates the noise or computes epsilon. "
+        "Default: the accountant of --method, else auto.",
+    },
 )
 @click.option(
     "--epsilon",
@@ -67,8 +73,7 @@ def account(as_json: bool, **given: Any) -> None:
 
     The noise multiplier is the noise's standard deviation divided by the sensitivity.
     For full batches, the sensitivity depends on the neighboring relation. For Poisson
-    batches, the sensitivity is the clip norm. Without --preset, --delta is required.
-    Without --method, the default of --accountant is auto.
+    batches, the sensitivity is the clip norm.
 
     \b
     dphead account --delta 1e-5 --noise-multiplier 5.67 --sampling-prob 0.16384 \\

@@ -98,6 +98,8 @@ class WithOptions(click.Command):
         Names of the options to take. None takes all.
     without : str, optional
         Name of an option to leave out.
+    texts : mapping, optional
+        Help texts that replace the declared ones, by name of the option.
     """
 
     def __init__(
@@ -106,10 +108,12 @@ class WithOptions(click.Command):
         declared: str,
         names: Any = None,
         without: str = "",
+        texts: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self._declared, self._names, self._without = declared, names, without
+        self._texts = texts or {}
 
     def options(self) -> dict[str, Declared]:
         """Return the declared options by name."""
@@ -129,7 +133,7 @@ class WithOptions(click.Command):
         kept = ctx.meta.setdefault(f"dphead.options of {self.name}", [])
         if not kept:
             for name, one in self.options().items():
-                kept.append(option_of(one))
+                kept.append(option_of(one, self._texts.get(name, "")))
                 kept += self.settings() if name == "preset" else ()
             kept.sort(key=lambda one: isinstance(one, click.Option))  # arguments first
         return [*kept, *super().get_params(ctx)]

@@ -40,6 +40,11 @@ _OF_FITS = ("protect", "ledger")  # options that only --fits uses
         "settings",
         *_OF_FITS,
     ),
+    texts={
+        "ledger": "With --fits: ledger with the budget, a file or a team's "
+        "postgresql:// URL. Default: DPHEAD_LEDGER, else the data set's own file in "
+        "DPHEAD_HOME."
+    },
 )
 @PUBLIC_ROWS
 @click.option(

@@ -45,7 +45,8 @@ from dphead.solvers.shrinkage import shrunk_gram
 _SHRUNK_SHARE = 0.4
 _BOHNING = "None: Böhning 1992's bound, by the loss"
 _GRAM_SHARE = Setting(
-    "Fraction of mu² for the Gram matrix; None: the same noise as the gradients.",
+    "Fraction of mu² for the Gram matrix; in Python, None: the same noise as the "
+    "gradients.",
     SHARE,
     TRIALS,
     option=True,

@@ -48,8 +48,8 @@ _SHRUNK_EDGE_SHARE = 0.3
 _MOST_COLUMNS = 4096  # widest matrix with computed eigenvalues; chosen
 _GRAM_SHARE = Setting(
     "Fraction of mu² for the Gram matrix; rule (dp-ls): set from the budget and the "
-    "numbers of rows and classes; None: the same noise as the class sums (dp-ls), or "
-    "as the gradients (dp-fc).",
+    "numbers of rows and classes; in Python, None: the same noise as the class sums "
+    "(dp-ls), or as the gradients (dp-fc).",
     SHARE,
     "`gram_share`, a rule without data: results/ablation",
     option=True,

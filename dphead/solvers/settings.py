@@ -51,7 +51,7 @@ STEPS = Setting("Number of training steps.", COUNT, option=True)
 LEARNING_RATE = Setting("Learning rate.", POSITIVE, option=True)
 RIDGE = Setting(
     "Ridge penalty in units of the mean Gram matrix, or of the mean Hessian in Newton "
-    "steps; None: set from the noise; stein (dp-ls): set by Stein's estimate of "
+    "steps (default: set from the noise); stein (dp-ls): set by Stein's estimate of "
     "the risk of the released sums.",
     POSITIVE,
     "None: `ridge_for`, a rule without data",
