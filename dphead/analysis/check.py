@@ -39,7 +39,7 @@ _PUBLIC_MEANS = (
     (0.0, 0.0, 0.0),
     (0.48145466, 0.4578275, 0.40821073),
 )
-# means of networks for gray images
+# for gray images, networks use the mean over the channels
 _PUBLIC_MEANS += tuple((fmean(mean),) for mean in _PUBLIC_MEANS)
 _RUN_FILES = {"report.json", "ledger.json", "run.toml"}
 _RUN_FILES |= {
@@ -382,7 +382,7 @@ def _of_ledger(run: FinishedRun) -> Iterator[Finding]:
             f"{'this fit is' if ledger['fits'] == 1 else 'fits of one ledger are'} "
             "counted",
             "Other fits on the same rows add to this epsilon without being counted",
-            "Charge all fits on these rows to one ledger file (--ledger)",
+            "Charge all fits on these rows to one ledger (--ledger; in Python: ledger)",
         )
     yield from uncounted(run)
 

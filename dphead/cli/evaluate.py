@@ -219,8 +219,9 @@ def _row_groups(features: Path, split: str | None) -> Any:
     with open_features(features) as file:
         if file.group is None:
             raise ValueError(
-                "--per-person needs groups, and the source has none. For images or "
-                "embeddings, name the column of people by --columns group=NAME."
+                "--per-person needs groups, and the source has none. Name the column "
+                "of people with --columns group=NAME. A features file needs this "
+                "option when `dphead extract` or `dphead features import` writes it."
             )
         return file.group[split_slots(file, split)]
 

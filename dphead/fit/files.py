@@ -68,13 +68,14 @@ def class_names(file: FeaturesFile, given: tuple[str, ...] | None) -> list[str]:
     if own and classes and classes != own:
         raise ValueError(
             f"--classes does not list the file's classes, {','.join(own[:5])}"
-            f"{',...' if len(own) > 5 else ''}, in this order. Drop --classes."
+            f"{',...' if len(own) > 5 else ''}, in this order. "
+            f"{'Drop --classes.' if file.classes_public else 'Type these classes.'}"
         )
     classes = classes or (file.class_names if file.classes_public else None) or []
     if len(set(classes)) < max(2, len(classes)):
         raise ValueError(
-            "--classes must name at least two distinct public classes, got "
-            f"{','.join(classes) or 'none'}. Name all classes, such as --classes "
+            "--classes must name at least two public classes, and each class once, "
+            f"got {','.join(classes) or 'none'}. Name all classes, such as --classes "
             "cat,dog."
         )
     check_classes(file, classes)
@@ -301,10 +302,10 @@ def test_origin(
         return "other groups" if grouped else "another split"
     if test_is == "public":
         raise ValueError(
-            "--test-is public needs test rows other than the training rows. The "
-            "report would publish the exact accuracy on the training rows. Choose "
-            "other rows (after --test-fraction, the split `test` of the training "
-            "file), or drop --test-is to see the accuracy on your screen only."
+            "--test-is public needs test rows that cannot be training rows, because "
+            "the report publishes the exact accuracy on them. Test on a different "
+            "split of the training file (after --test-fraction, `test`) or on another "
+            "data set, or drop --test-is to see the accuracy on your screen only."
         )
     return "training rows"
 

@@ -353,9 +353,9 @@ def charge(fit: Fit[Any], options: RunOptions) -> Charge:
     elif marker is not None:
         # exact sums must not reach the disk, so a fit without noise cannot resume
         raise ValueError(
-            f"--epsilon must equal the epsilon of the interrupted fit in {out}, "
-            "got inf. Repeat the first command to resume, or choose another "
-            "folder with -o."
+            f"A fit with --epsilon inf or --seed cannot resume the interrupted fit in "
+            f"{out}. Repeat the first command to resume, or choose another folder with "
+            "-o."
         )
     try:
         return charge_ledger(
