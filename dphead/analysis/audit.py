@@ -106,7 +106,7 @@ class _AuditRecord:
                     seen.kind, seen.sample, prob, spec.epoch_steps, has_canary
                 )
         for start in range(0, len(allocated), epoch):
-            # a skipped step reveals nothing: its ratio stays 0
+            # a skipped step reveals nothing: its log-likelihood ratio stays 0
             ratios = np.zeros(epoch)
             made = allocated[start : start + epoch]
             ratios[: len(made)] = made

@@ -210,7 +210,7 @@ def _attack(
     ]
     found = []
     for attack in attacks:
-        for sign in (1, -1):  # -1 swaps the data sets: the first is the one to detect
+        for sign in (1, -1):  # -1 swaps them: an attack detects the first data set
             known, new = (sign * attack(x)[::sign] for x in (first, last))
             found.append((*_thresholds(known, delta, error), new))
     *_, threshold, middle, scores = max(found, key=lambda each: each[:2])

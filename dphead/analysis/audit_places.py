@@ -22,7 +22,8 @@ from dphead.analysis.audit_transcript import (
 
 _PLACES = 64  # slots that are tried; chosen, not measured
 _LARGEST = 3e38  # close to the largest float32
-# relative tolerance of a movement / sensitivity, which are two rounded square roots
+# relative tolerance if a movement is compared with the sensitivity: both are rounded
+# square roots
 _ROUNDING = 1e-9
 
 _NamedRow = tuple[str, tuple[np.ndarray, int]]  # name of a defect, row and class

@@ -100,7 +100,7 @@ def profile_epsilon(
     check(delta, relation)
     accountant, orders, _ = PROFILES[name]
     if accountant == "pld" and total_mu(events) is not None:
-        # PLD's grid only approximates this value, and the import of PLD takes 1 s
+        # PLD's grid only approximates the closed form, and importing PLD takes 1 s
         accountant = "exact"
     try:
         if orders is None:

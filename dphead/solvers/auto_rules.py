@@ -24,12 +24,13 @@ DESCENT = GradientDescent(
     clip_norm=0.3,
     # normalize as [De22], so that `_rate` does not depend on the clip norm
     normalize=True,
-    # tests/solvers/test_auto.py: without it large steps oscillate on few features
+    # tests/solvers/test_auto.py: without it, large steps oscillate if features are few
     average="ema",
     # chosen
     ema_decay=0.9,
-    # ablation, "the center's share": with few rows 0.1 to 1.2 points better than 0.3,
-    # even for uneven classes; "no intercept column": no gain for even classes
+    # ablation, "the center's share": with few rows, 0.1 to 1.2 points better than 0.3,
+    # and 0.05 worse to 0.25 better with two classes of unequal size. "no intercept
+    # column": classes of equal size gain nothing from the column, so it is for others.
     intercept=0.1,
 )
 
@@ -45,8 +46,9 @@ _PRIOR_MOVE_LOGITS = 0.6
 _LONGEST_STEP = 640.0
 
 # From _FAINT_CLASSES classes on, the last iterate replaces the moving average if n·mu
-# is below _FAINT · classes · sqrt(features). Noise then hides the classes to the end,
-# and the average gives less weight to the last steps; ablation, "the last iterate".
+# is below _FAINT · classes · sqrt(features). Noise then hides the classes up to the
+# last step, and the average gives little weight to the last steps; ablation, "the last
+# iterate".
 _FAINT, _FAINT_CLASSES = 1.5, 20
 
 # Number of steps: _STEPS at an n·mu of _STEPS_AT, in proportion to n·mu, within bounds.
@@ -81,8 +83,9 @@ _CENTER_NOISE = 0.05  # target for the squared norm of the noise in a mean of un
 _MOST_CENTER_SHARE = 0.1
 
 # Longer steps if classes are well separated; ablation, "longer steps".
-# Steps are longer above this share of variance between ten classes. The share was 0.06
-# to 0.11 where longer steps lost, and 0.33 to 0.46 where they gained.
+# Steps are longer if more than this share of the variance is between classes. For ten
+# classes, the share was 0.06 to 0.11 where longer steps lost, and 0.33 to 0.46 where
+# they gained. `AdaptiveStepSize` has the rule for other numbers of classes.
 _LENGTHEN_FROM_SHARE = 0.2
 _LENGTHEN_AT_MOST = 1.8  # noise then moves a weight by 1.6 logits instead of 0.9
 _SHARE_SD = 0.1  # the share counts as known below this noise; chosen
@@ -91,20 +94,21 @@ _SHARE_SD = 0.1  # the share counts as known below this noise; chosen
 _LIKELY_SHARE, _LIKELY_SHARE_SD = 0.3, 0.15
 
 # Fits without noise: DP-FC, or plain gradient steps if the Gram matrix is too wide.
-# ablation, "without noise": within 0.2 points of the best of 30 settings on digits and
-# on CIFAR-10, where more steps or less ridge overfit, and within 1 elsewhere
+# ablation, "without noise": this ridge with 20 steps is within 0.2 points of the best
+# setting on digits and on CIFAR-10, where more steps or less ridge overfit. A larger
+# ridge is 1.2 better on the 64 pixels of digits, and worse on Gaussian classes.
 _UNNOISED_STEPS, _UNNOISED_RIDGE = 25, 1e-3
 # Sigmoids, for label sets; ablation, "label sets without noise": 25 steps overfit.
 _UNNOISED_SIGMOID_STEPS = 10
 WIDEST_UNNOISED_GRAM = 4096  # columns: the solution takes 1 GB; chosen
-# gradient steps with momentum until convergence, with weight decay
-# _UNNOISED_DECAY / n; the same table
+# weight decay times n, in gradient steps with momentum until convergence; ablation,
+# "without noise"
 _UNNOISED_DECAY = 0.3
 # Steps, step size and momentum by loss. The sigmoid loss has half the curvature, and
 # its sums take ten times as long; ablation, "label sets without noise".
 _UNNOISED_DESCENTS = {"softmax": (200, 3.0, 0.95), "sigmoid": (100, 12.0, 0.9)}
 # Most steps with sigmoids: 40, and one more for each 100 rows. Further steps gain at
-# most 0.1 points; the same table.
+# most 0.1 points; the same section.
 _UNNOISED_SIGMOID_FEWEST, _UNNOISED_SIGMOID_ROWS = 40, 100
 _UNNOISED_INTERCEPT = 0.3  # without noise, larger intercepts lose nothing; chosen
 
@@ -147,7 +151,7 @@ def private_descent(
     softmax = descent.loss == "softmax"
     near = descent.prior is not None and softmax and not is_strong(facts)
     rule = _number_of_steps(facts), _PRIOR_MOVE_LOGITS if near else _MOVE_LOGITS
-    # tested for softmax without a prior only
+    # the rules below were tested for softmax without a prior only
     tested = softmax and descent.prior is None
     if tested and _is_narrow(facts):
         rule = _narrow_descent(facts)
@@ -266,7 +270,7 @@ def center_noise(facts: ProblemInfo, share: float) -> float:
 
     `share` is the mean's share of μ², and is not 0.
     """
-    # d noisy entries of sd 1/(n mu sqrt(share))
+    # d entries of noise, each with sd 1/(n mu sqrt(share))
     return facts.n_features / (facts.mu * facts.n_rows) ** 2 / share
 
 
@@ -322,7 +326,9 @@ class AdaptiveStepSize:
         self._most = min(_LENGTHEN_AT_MOST, longest / descent.learning_rate)
         self._factor = 1.0
         self._n_features = facts.n_features
-        # factor that turns a squared norm into a share of the variance
+        # Factor that turns a squared norm into a share of the variance. Longer steps
+        # lost at a share of a quarter with 100 classes, hence the logarithm (ablation,
+        # "longer steps").
         self._unit = (facts.n_classes - 1) / math.log10(facts.n_classes)
         self._known = False
         self._seen = 0

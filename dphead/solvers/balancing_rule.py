@@ -26,11 +26,11 @@ _FOLLOWED, _LOG_KAPPA = (1.2, 0.6), (math.log(1.5), 0.3)
 _FOLLOWS, _KAPPAS = np.linspace(-1.0, 3.0, 41)[:, None, None], np.geomspace(0.3, 6, 24)
 # standard deviations of the errors of a class's margin and accuracy
 _MARGIN_ERROR, _CLASS_ERROR = 0.6, 0.02
-# Standard deviations of f, estimated from the mean scores of all rows: due to the
-# model, and due to the intercept's noise. Chosen on further tables;
+# Standard deviations of the errors of f, as estimated from the mean scores of all rows:
+# due to the model, and due to the intercept's noise. Chosen on further data sets;
 # results/calibration, "The intercept".
 _MEAN_ERROR, _INTERCEPT_ERROR = 0.3, 0.1
-_GAIN_ERROR = 0.03
+_GAIN_ERROR = 0.03  # standard deviation of the error of the model's gain
 # Scores are not adjusted below this likely gain, because the counts and the model have
 # errors. Chosen on the same data; results/calibration, "The least gain".
 _LEAST_GAIN = 0.01

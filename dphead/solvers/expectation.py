@@ -32,10 +32,11 @@ _SHIFT_CLASSES, _SHIFT_POWER_OF_CLASSES = 10, 0.1
 # classes.
 _GAP_PER_PARAMETER = 0.45
 # Relative standard deviation of gaps up to _GAP_KNOWN. For larger gaps, it falls with
-# the root of the gap. In the table "expected", 93 % of 264 intervals of 90 % held.
+# the root of the gap. Of 264 intervals that should contain the measured accuracy with
+# 90 % probability, 93 % do (section "Coverage by kind").
 _GAP_RELATIVE_SD, _GAP_KNOWN = 0.6, 0.03
 # Up to this number of classes, _GAP_RELATIVE_SD holds for large gaps too (section "Two
-# classes" of the same table).
+# classes").
 _FEW_CLASSES = 5
 _NORMAL_95 = 1.645  # 90 % of a standard normal is within ± this
 

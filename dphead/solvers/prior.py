@@ -11,7 +11,8 @@ from dphead.privacy.axes import PublicAxes
 from dphead.privacy.transform import RowTransform
 from dphead.solvers.settings import typed
 
-# initial logits on unit rows: trials on CIFAR-10's training rows, not stored
+# norm of each class's initial weights, which is the largest initial logit of a unit
+# row: trials on CIFAR-10's training rows, not stored
 _START_LOGITS = 8.0
 
 

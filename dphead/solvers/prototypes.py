@@ -85,7 +85,7 @@ class Prototypes:
         if self.rule == "cosine":
             middle = _middle(means, sums.noise_sd / counts)
             arms = means - middle[:, None]
-            # unit vectors: lengths depend on the noise and on the number of classes
+            # unit vectors, because norms depend on the noise and the number of classes
             weights = arms / np.maximum(np.linalg.norm(arms, axis=0), LEAST_NORM)
             intercept = -middle @ weights
         else:

@@ -16,10 +16,9 @@ from dphead.solvers.base import ProblemInfo
 from dphead.solvers.expectation import Expectation
 from dphead.solvers.head import LinearHead, center_classes, join_intercept
 
-# Typical temperature: noise moves scores by _NOISE logits (`auto_rules`, and longer
-# steps), and clipping adds a part that grows with r = rows of a class · μ / √features,
-# as _SIGNAL · r^_POWER. _LIKELY_SD is the standard deviation of its log.
-# results/calibration, "The rule".
+# Typical temperature: the root of (_NOISE / κ)², for noise alone, plus (_SIGNAL ·
+# r^_POWER)², for clipping, with r = rows of a class · μ / √features. _LIKELY_SD is the
+# standard deviation of its log. results/calibration, "The rule".
 _NOISE, _SIGNAL, _POWER, _LIKELY_SD = 1.2, 0.55, 0.25, 0.2
 _LIKELY_KAPPA = 2.0  # κ without a released accuracy; chosen
 # standard deviation of log T, given the exact accuracy and margin; the same section

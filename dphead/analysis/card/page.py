@@ -381,8 +381,8 @@ def _expected_bar(report: dict[str, Any]) -> _Bar | None:
     if found is None:
         return None
     bar = _interval_bar(f"expected on {name_new(report)}", found)
-    # With few groups, intervals are wide, and fewer than 90 % of them hold the
-    # accuracy. So neither is shown.
+    # An interval that is so wide, as with few groups, says little. So neither the
+    # estimate nor the interval is shown.
     vague = "unknown, because its 90 % interval is wider than 20 points"
     return replace(bar, text=vague) if is_vague(found) else bar
 
