@@ -234,8 +234,8 @@ class _NoiseRecord:
             for i, counts in enumerate(each):
                 n = counts.sum()
                 odd = (n - hadamard(2**_BYTE) @ counts) // 2
-                # entry k counts draws with an odd number of ones among the bits of k; the
-                # last byte can have fewer bits
+                # entry k counts draws with an odd number of ones among the bits of k;
+                # the last byte can have fewer bits
                 odd = odd[1 : 2 ** min(_BYTE, self._bits - _BYTE * i)]
                 ps = _two_sided(binom(n, 0.5), odd)
                 worst = int(np.argmin(ps))

@@ -240,7 +240,7 @@ class SumTask:
         The flat weights of a network stay unchanged in `params`.
         """
         weights = self.params.weights
-        # A network's weights are one flat vector, and it has its own arithmetic.
+        # A network has its own arithmetic, and its weights are one flat vector.
         if weights is None or np.ndim(weights) == 1:
             return None
         return integer_weights(weights)

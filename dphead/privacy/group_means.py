@@ -82,7 +82,7 @@ class GroupMeans:
         total, finite = np.zeros(out.shape), np.zeros(len(slots))
         for i in range(0, len(order), together):
             now = order[i : i + together]
-            # A row that is not finite is left out of its mean, like any bad row.
+            # A row that is not finite is left out of its mean, as it is of every sum.
             x = read(rows[now])
             known = np.isfinite(x).all(axis=1)
             _add_in_order(total, place[now][known], x[known])

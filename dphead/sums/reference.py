@@ -169,7 +169,7 @@ def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
     because most fits request each of these once.
     """
     statistic = ask.statistic
-    # rows that a statistic makes in its own way depend on more than this key
+    # the rows of a statistic with its own `rows` depend on more than this key
     if type(statistic).rows is not Statistic.rows or statistic.kind == "gram":
         return None
     clip = ask.clip_norm if statistic.clips == "features" else None

@@ -528,7 +528,7 @@ class LedgerFile:
             with self._one_error(), self._lost_answer(kind):
                 transaction.commit()
         except BaseException:
-            with suppress(*_FAULTS):  # the first error is the one to be seen
+            with suppress(*_FAULTS):  # report the first error, not the rollback's
                 transaction.rollback()
                 if self._db is not None:
                     # SQLAlchemy does not roll back after a failed COMMIT
