@@ -96,7 +96,8 @@ class PixelRange:
         low, high = self.intensity or (0, 1)
         if not (low < high and math.isfinite(high - low) and high - low > 1e-30):
             raise ValueError(
-                f"--intensity LOW,HIGH needs LOW < HIGH, got {low:g},{high:g}."
+                "--intensity LOW,HIGH needs LOW < HIGH, by more than 1e-30, got "
+                f"{low:g},{high:g}."
             )
 
     @classmethod
@@ -160,7 +161,7 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
         raise UnreadableImage(reason) from error
     # Pillow raises many types for damaged files, and for images beyond its size limit
     except Exception as error:
-        raise UnreadableImage(type(error).__name__) from error
+        raise UnreadableImage(f"Pillow reports {type(error).__name__}") from error
 
 
 def _decoded(
@@ -293,7 +294,10 @@ def _canonical_array(
     if _is_deep(image, samples):
         return _gray(image, declared, samples)
     if samples.bits > 8 and declared != PixelRange():
-        raise UnreadableImage("a declared range, but colors of more than 8 bits")
+        raise UnreadableImage(
+            "colors of more than 8 bits with --bits or --intensity, which are for gray "
+            "images only: remove the option, or save the image with 8 bits"
+        )
     if image.mode == "La":  # Pillow converts premultiplied gray only to LA
         image = image.convert("LA")
     if image.mode in ("RGBA", "LA", "PA", "RGBa") or "transparency" in image.info:
@@ -351,7 +355,9 @@ def to_uint8(values: np.ndarray, declared: PixelRange | None = None) -> np.ndarr
     if kind == "b":
         return values.astype(np.uint8) * np.uint8(255)
     if kind not in "iuf":
-        raise UnreadableImage(f"samples of dtype {values.dtype}")
+        raise UnreadableImage(
+            f"samples of dtype {values.dtype}: save integers or floating-point numbers"
+        )
     known = (0, 2**bits - 1) if kind == "u" and bits <= 16 else None
     known = (0, 1) if kind == "f" else known
     return _levels(values, known, declared or PixelRange(), kind == "i")
@@ -370,17 +376,19 @@ def _levels(
         known = (-half, half - 1) if signed else (0, 2 * half - 1)
     if declared.intensity is not None:
         known = declared.intensity
+    intensity = "--intensity" if declared.bits is None else "--intensity, not --bits"
     if known is None:
         whole = values.dtype.kind in "iu"
         what = "integers" if whole else "floating-point numbers"
-        how = "--bits or --intensity" if whole else "--intensity"
+        how = "--bits or --intensity" if whole else intensity
         raise UnreadableImage(f"{what} without a known range: declare {how}")
     low, high = known
     values = values.astype(np.float64)
     if not np.isfinite(values).all():
-        raise UnreadableImage("floating-point numbers that are not finite")
+        raise UnreadableImage("NaN or infinity: replace these values")
     if declared.intensity is None and (values.min() < low or values.max() > high):
-        raise UnreadableImage(f"values outside the range from {low} to {high}")
+        how = f"declare {intensity}" if bits is None else "correct --bits"
+        raise UnreadableImage(f"values outside the range from {low} to {high}: {how}")
     levels = (values.clip(low, high) - low) * 255 / (high - low)
     return np.rint(levels).astype(np.uint8)
 

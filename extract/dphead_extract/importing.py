@@ -290,12 +290,27 @@ def fill(
         if progress is not None:
             progress(min(start, n_rows), n_rows)
     if not any_valid:
-        raise ExtractError(
-            f"Each of the {n_rows} rows has a number that is not finite in "
-            f"{writer.header.dtype}. Leave out the columns with such numbers by "
-            "--columns features=A,B,..."
-            + (", or use --dtype float32." if writer.header.dtype == "float16" else ".")
+        raise ExtractError(_all_masked(options, writer.header))
+
+
+def _all_masked(options: ImportOptions, header: Header) -> str:
+    """Return the error for a file without a valid row."""
+    rows = f"Each of the {header.n_rows} rows has"
+    if options.schema is not None:
+        return (
+            f"{rows} a cell without a number or a declared category. Remove the "
+            "columns with such cells from --schema, or declare missing = true."
         )
+    if options.columns.width is not None:
+        return (
+            f"{rows} a list whose length is not {options.columns.width}, or a number "
+            f"that is not finite in {header.dtype}. Correct width in --columns."
+        )
+    more = ", or use --dtype float32" if header.dtype == "float16" else ""
+    return (
+        f"{rows} a cell that is not a number, or not finite in {header.dtype}. Leave "
+        f"out the columns with such cells by --columns features=A,B,...{more}."
+    )
 
 
 def finite(features: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:

@@ -301,13 +301,13 @@ def test_hostile_arrays_are_refused_in_a_line(tmp_path, data):
         ("a,b\n1,2\n1\n", "line 3"),
         ('a,b\n1,"2\n3,4\n"5,6\n', "line 2"),
         ('a,b\n1,2\n3,"4\n5,6"\n', "line 3"),
-        ("a,b\nx,y\n,\n", "Each of the 2 rows has a number"),
+        ("a,b\nx,y\n,\n", "Each of the 2 rows has a cell that is not a number"),
         ("a,split\n1,night\n", "A split must be one of"),
         ("a,label\n1,horse\n", "the label 'horse'"),
         ("0.1,0.2\n0.3,0.4\n", "must name the columns"),
-        (",a\n0,1\n", "whose column ''"),
-        ("a,Label\n1,0\n", "label=NAME is required, .* columns Label"),
-        ("a,group,GROUPS\n1,0,1\n", "columns group, GROUPS"),
+        (",a\n0,1\n", "its column '' is likely an index"),
+        ("a,Label\n1,0\n", "label=NAME is required, .* but 'Label'"),
+        ("a,group,GROUPS\n1,0,1\n", "but 'group', 'GROUPS'"),
         ("a;b\n1;2\n0,5;1\n", "column 'a' .* has '0,5', which is not a number"),
         ("a,b\n1,2\n1,12_5\n", "column 'b' .* has '12_5', which is not a number"),
         ("a,b\n1,2\n1,1 000.5\n", "has '1 000.5', which is not a number"),
@@ -326,12 +326,12 @@ def test_another_column_of_labels_and_an_index_are_no_features(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [0.5, 1], "kind": ["cat", "dog"], "label": [0, 1]})
     frame.to_parquet(tmp_path / "f.parquet", index=False)
-    with pytest.raises(ExtractError, match="whose column 'label'"):
+    with pytest.raises(ExtractError, match="its column 'label'"):
         imported(tmp_path / "f.parquet", Columns(label="kind"))
     got = imported(tmp_path / "f.parquet", Columns(("a",), label="kind"))
     assert got["features"].tolist() == [[0.5], [1]]
     frame[["a"]].set_axis([7, 3]).to_parquet(tmp_path / "g.parquet")
-    with pytest.raises(ExtractError, match="whose column '__index_level_0__'"):
+    with pytest.raises(ExtractError, match="its column '__index_level_0__'"):
         imported(tmp_path / "g.parquet")
 
 
@@ -496,7 +496,10 @@ def test_a_schema_that_does_not_fit_is_refused(tmp_path, text, said):
     (tmp_path / "p.csv").write_text(PEOPLE)
     with pytest.raises(ExtractError, match=re.escape(said)):
         imported(tmp_path / "p.csv", schema=of_schema(tmp_path, text))
-    with pytest.raises(ExtractError, match="Drop one of the two"):
+    np.savez(tmp_path / "p.npz", features=np.zeros((2, 3)))
+    with pytest.raises(ExtractError, match="--schema needs a table"):
+        imported(tmp_path / "p.npz", schema=of_schema(tmp_path))
+    with pytest.raises(ExtractError, match="--schema cannot be combined"):
         imported(tmp_path / "p.csv", Columns(("age",)), schema=of_schema(tmp_path))
     assert not list(tmp_path.glob("p.h5*"))
 

@@ -53,15 +53,17 @@ def _source(
         columns, len(arrays), declared.classes, split_names, declared.split
     )
     if len(rows) == 0:
-        raise ExtractError("The source has no image.")
+        where = "" if declared.split == "all" else f" in split {declared.split}"
+        raise ExtractError(
+            f"The source has no image{where}. Type another SOURCE or --split."
+        )
     images = arrays if len(rows) == len(arrays) else arrays[rows]
     try:
         for image in [] if images.dtype == np.uint8 else images:
             to_uint8(image, declared.pixels)
     except UnreadableImage as error:
         raise ExtractError(
-            f"Arrays of {images.dtype} need --bits N or --intensity LOW,HIGH that fits "
-            f"all values, got {error}."
+            f"SOURCE has unreadable images of type {images.dtype} ({error})."
         ) from error
     digest = hashlib.sha256(repr((kind, images.shape)).encode())
     digest.update(np.ascontiguousarray(images).data)

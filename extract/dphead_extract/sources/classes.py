@@ -49,10 +49,13 @@ def class_names(text: str) -> list[str]:
     else:
         names = text.split(",")
     names = [name_of(name) or "" for name in names]
-    if not names or "" in names or len(set(names)) != len(names):
+    if not names or "" in names:
         raise ExtractError(
-            f"--classes must list distinct names that are not empty, got {text!r}."
+            f"--classes must have at least one class, and no empty name, got {text!r}."
         )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ExtractError(f"--classes must have each name once, got {twice!r} twice.")
     return names
 
 
@@ -157,7 +160,8 @@ class Classes:
         if None in index or len(index) != len(names or []):
             raise ExtractError(
                 "The source's class names must be distinct without the white space "
-                f"around them, and not empty, got {names}. Rename the source's classes."
+                f"around them, and not empty, got {', '.join(map(repr, names or []))}. "
+                "Rename the source's classes."
             )
         self.check_known({n for n in present if n not in index and n != _UNLABELED})
         codes = np.array([index.get(name, -1) for name in found], np.int32)
@@ -321,9 +325,14 @@ def interpreted(
     rows, kept = np.arange(n_rows), dict(columns)
     split = _split_codes(columns.get("split"), n_rows, split_names)
     if wanted != "all":
+        if split_names == ["all"]:
+            raise ExtractError(
+                f"--split {wanted} needs a source with splits. Type --columns "
+                "split=NAME for a table with a column of splits, or --split all."
+            )
         if wanted not in split_names:
             raise ExtractError(
-                f"--split must be one of {', '.join(split_names)}, got {wanted!r}."
+                f"--split must be one of all, {', '.join(split_names)}, got {wanted!r}."
             )
         rows = np.flatnonzero(split == split_names.index(wanted))
         kept = {role: _at(values, rows) for role, values in columns.items()}

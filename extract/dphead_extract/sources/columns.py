@@ -93,8 +93,9 @@ class Columns:
             if alike not in ([role], [f"{role}s"]):
                 raise ExtractError(
                     f"--columns {role}=NAME is required, because {str(path)!r} has "
-                    f"the columns {', '.join(alike)}. Type --columns "
-                    f"{role}={alike[0]}, or the name of another column."
+                    f"no single column {role!r} or {role + 's'!r}, but "
+                    f"{', '.join(map(repr, alike))}. Type --columns {role}={alike[0]}, "
+                    "or the name of another column."
                 )
             found[role] = alike[0]
         return found
@@ -117,8 +118,9 @@ class Columns:
             is_role = any(_is_called(name, role) for role in ROLES)
             if not name or is_index or is_role:
                 raise ExtractError(
-                    f"--columns features=A,B,... is required for {str(path)!r}, whose "
-                    f"column {name!r} may not be a feature. Name the features."
+                    f"--columns features=A,B,... is required for {str(path)!r}, "
+                    f"because its column {name!r} is likely an index, a label, a "
+                    "group or a split. Name the features."
                 )
         patterns = self.features or ("*",)
         return list(
@@ -149,8 +151,13 @@ def _is_called(name: str, role: str) -> bool:
     return name.strip().lower() in (role, f"{role}s")
 
 
-def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
-    """Raise ExtractError unless the file has these columns, each once."""
+def check_columns(
+    wanted: Sequence[str], names: Sequence[str], path: Path, option: str = "--columns"
+) -> None:
+    """Raise ExtractError unless the file has these columns, each once.
+
+    `option` names them.
+    """
     twice = next((name for name in names if list(names).count(name) > 1), None)
     if twice is not None:
         raise ExtractError(
@@ -159,6 +166,6 @@ def check_columns(wanted: Sequence[str], names: Sequence[str], path: Path) -> No
     missing = [name for name in wanted if name not in names]
     if missing:
         raise ExtractError(
-            f"{str(path)!r} has no column {missing[0]!r}. Type the name of one of its "
-            f"columns: {', '.join(names[:8])}."
+            f"{str(path)!r} has no column {missing[0]!r}. Name one of its columns in "
+            f"{option}: {', '.join(names[:8])}{', ...' * (len(names) > 8)}."
         )

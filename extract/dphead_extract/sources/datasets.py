@@ -103,10 +103,15 @@ def open_table(path: Path, declared: SourceOptions) -> Source | None:
     of_paths = columns.path or "path"
     if of_paths in names and len(tables) == 1:
         return _manifest(tables[0], of_paths, declared)
+    if of_paths in names:
+        raise ExtractError(
+            f"{str(path)!r} has {len(tables)} tables of paths. Type the path of one "
+            "table instead of the folder."
+        )
     raise ExtractError(
-        f"{str(files[0])!r} has no column `path`. Its columns are "
+        f"{str(files[0])!r} has no column `path` or `image`. Its columns are "
         f"{', '.join(names[:8])}. Type --columns path=NAME,label=NAME,group=NAME with "
-        "these names."
+        "these names, or image=NAME for a column of images' bytes."
     )
 
 
@@ -236,8 +241,9 @@ def _agreed(classes: Classes, said: list[str] | None) -> Classes:
     if classes.names not in (None, said, digits):
         raise ExtractError(
             "--classes must list the classes in the order of the data set's header, "
-            f"got {','.join(classes.names[:8])}. Type --classes {','.join(said[:8])}"
-            f"{',...' if len(said) > 8 else ''}."
+            f"got {','.join(classes.names[:8])}. The header has {','.join(said[:8])}"
+            f"{',...' if len(said) > 8 else ''}. To use its names, type "
+            "--folder-names-are-public instead of --classes."
         )
     return classes
 

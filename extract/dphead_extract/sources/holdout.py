@@ -89,8 +89,8 @@ class Holdout:
             )
         if names != ["all"]:
             raise ExtractError(
-                "--test-fraction cannot be combined with --split or a column of "
-                "splits. Remove --test-fraction."
+                "--test-fraction cannot be combined with --split, or with a source "
+                "that has splits. Remove --test-fraction."
             )
         return ["train", "test"]
 

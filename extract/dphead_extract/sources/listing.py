@@ -61,12 +61,17 @@ class Layout:
         if text is None:
             return cls(("class",) if split == "all" else ("split", "class"))
         parts = tuple(text.split("/"))
-        known = set(parts) <= {"any", "split", "class"}
-        if not known or parts.count("class") != 1 or parts.count("split") > 1:
+        unknown = [part for part in parts if part not in ("any", "split", "class")]
+        if unknown:
             raise ExtractError(
-                "--layout must name the folders of a path from the outside in, with "
-                f"class once and split at most once, got {text!r}. Examples: "
-                f"{_EXAMPLES}."
+                f"--layout has the unknown word {unknown[0]!r}. Type class, split, or "
+                "any (a folder without a meaning) for each folder, outermost first, "
+                "such as any/class."
+            )
+        if parts.count("class") != 1 or parts.count("split") > 1:
+            raise ExtractError(
+                "--layout must have class once and split at most once, got "
+                f"{text!r}. Examples: {_EXAMPLES}."
             )
         return cls(parts)
 
@@ -168,9 +173,14 @@ def list_rows(
     names, split = possible_splits(splits), declared.split
     kept, said = interpreted(columns, len(rows), declared.classes, names, split)
     if len(kept) == 0:
-        where = "" if split == "all" else f" in split {split}"
+        if split != "all":
+            raise ExtractError(
+                f"{str(path)!r} has no image in split {split}. Type another --split, "
+                "such as all."
+            )
         raise ExtractError(
-            f"{str(path)!r} has no image{where}. Type the path of a source with images."
+            f"{str(path)!r} has no image. Type the path of a source with images, such "
+            "as .png, .jpg or .tif files."
         )
     own = [rows[row] for row in kept]
     files = [row[0] for row in own]
@@ -197,7 +207,7 @@ def _check_found_classes(source: Source, declared: SourceOptions) -> None:
     splits = [name for name in names if name.lower() in SPLITS]
     if classes.folder_names_public and declared.layout is None and splits:
         raise ExtractError(
-            f"Some folders have the names of splits: {', '.join(names[:8])}. Type "
+            f"Some folders have the names of splits: {', '.join(splits)}. Type "
             "--layout split/class, or --layout class if they are classes."
         )
     if names and not classes.ignore_labels and not (source.labels >= 0).any():

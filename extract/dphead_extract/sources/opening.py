@@ -97,15 +97,15 @@ def _opened(path: Path, declared: SourceOptions) -> Source:
         source = recognize(path, declared)
         if source is not None and declared.layout is not None:
             raise ExtractError(
-                f"--layout needs a folder of image files, got {str(path)!r} of kind "
-                f"{source.kind}. Remove --layout."
+                "--layout needs a folder of image files without a table or arrays, got "
+                f"{str(path)!r}. Remove --layout."
             )
         if source is not None:
             return source
         if declared.columns.declared:
             raise ExtractError(
                 f"--columns needs a table of images, got {str(path)!r}. Type the path "
-                "of the table."
+                "of a table (CSV, TSV, Parquet), or remove --columns."
             )
     if path.is_dir():
         return listing.open_folder(path, declared)

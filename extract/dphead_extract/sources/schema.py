@@ -116,8 +116,8 @@ class Schema:
         """
         if columns.features or columns.width:
             raise ExtractError(
-                "--schema and --columns features=A,B,... both name the features. Drop "
-                "one of the two."
+                "--schema cannot be combined with features or width in --columns. "
+                "Remove --schema, or features and width."
             )
         for name, column in self.columns.items():
             kind = kinds.get(name, pa.string())

@@ -170,7 +170,8 @@ class TableFile:
         """
         if line is None:
             return ExtractError(
-                f"{str(self.path)!r} has a line of more than {MAX_LINE_BYTES} bytes."
+                f"{str(self.path)!r} has a line of more than {MAX_LINE_BYTES} bytes. "
+                "Save the rows as Parquet, or close a quote that is left open."
             )
         return ExtractError(
             f"line {line} of {str(self.path)!r}, not counting empty lines, has more or "
@@ -185,6 +186,11 @@ class TableFile:
         try:
             yield
         except wrong as error:
+            if isinstance(error, OSError) and error.errno:
+                raise ExtractError(
+                    f"{str(self.path)!r} cannot be read ({error.strerror}). Check the "
+                    "path and your permission to read the file."
+                ) from error
             if not self.separator:
                 raise ExtractError(
                     f"pyarrow cannot read {str(self.path)!r} "
@@ -200,10 +206,15 @@ class TableFile:
     def _foreign(self, line: int | None) -> ExtractError:
         """Return the error for bytes that are invalid in the encoding."""
         where = "" if line is None else f" in line {line}"
+        todo = "Save the table as UTF-8, and remove encoding from --columns."
+        if self.encoding == "utf-8":
+            todo = (
+                "Type --columns encoding=windows-1252 for a table from Excel in "
+                "Western Europe, or save the table as UTF-8."
+            )
         return ExtractError(
-            f"encoding={self.encoding} does not fit {str(self.path)!r}{where}. Type "
-            "--columns encoding=windows-1252 for a table from Excel in Western "
-            "Europe, or save the table as UTF-8."
+            f"The encoding {self.encoding} does not fit {str(self.path)!r}{where}. "
+            f"{todo}"
         )
 
     def _header(self, separators: str) -> list[str]:
@@ -218,7 +229,9 @@ class TableFile:
         if len(line) == MAX_LINE_BYTES:
             raise self.broken(None)
         if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise self._foreign(1)
+            raise ExtractError(
+                f"{str(self.path)!r} has the encoding UTF-16. Save the table as UTF-8."
+            )
         text = line.decode("utf-8-sig" if self.encoding == "utf-8" else self.encoding)
         if text.count('"') % 2:
             raise self.broken(1)
@@ -327,7 +340,7 @@ def check_role(role: str, kind: pa.DataType, path: Path) -> None:
         what = "numbers" if role == "group" else "whole numbers"
         raise ExtractError(
             f"--columns {role}=NAME must name a column of text or {what}, got {kind} "
-            f"in {str(path)!r}. Name another column."
+            f"in {str(path)!r}. Convert the column, or name another one."
         )
 
 
@@ -432,7 +445,7 @@ def _numbers(column: Any, where: str) -> np.ndarray:
                     raise ExtractError(
                         f"{where} has {cells[at][:40]!r}, which is not a number. Write "
                         "a decimal point and no other separator, such as 0.5 for 0,5, "
-                        "or choose columns by --columns features=A,B."
+                        "or leave out the column (--columns features=A,B or --schema)."
                     ) from None
             return numbers
     if is_arrow(column.type, "boolean"):

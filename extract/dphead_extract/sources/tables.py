@@ -61,7 +61,7 @@ class _Arrays:
         with opened_arrays(path) as stored:
             roles = columns.roles([*stored], path)
             wanted = (columns.features or ("features",))[0]
-            check_columns([wanted], [*stored], path)
+            check_columns([wanted], [*stored], path, "--columns features=NAME")
             self.unread = sorted({*stored} - {wanted, *roles.values()})
             # numpy returns bytes for a member that is not an array
             x = np.asarray(stored[wanted])
@@ -164,6 +164,11 @@ def open_embeddings(
             f"{', '.join(TABLE_SUFFIXES)}, got {str(path)!r}. Save arrays by "
             "`numpy.savez(FILE, features=x, label=y)`."
         )
+    if of_arrays and schema is not None:
+        raise ExtractError(
+            f"--schema needs a table (CSV, TSV, Parquet), got {str(path)!r}. Remove "
+            "--schema."
+        )
     file = _Arrays(path, columns) if of_arrays else TableFile(path, columns.encoding)
     names = file.schema.names
     roles = columns.roles(names, path)
@@ -175,7 +180,7 @@ def open_embeddings(
         rest = [name for name in names if name not in roles.values()]
         schema.check(columns, {name: file.schema.field(name).type for name in rest})
         features, is_list = [*schema.columns], False
-        check_columns(features, rest, path)
+        check_columns(features, rest, path, "--schema")
         width, dtype = len(schema.names), np.dtype(np.float64)
     else:
         features = columns.of_features(names, path)

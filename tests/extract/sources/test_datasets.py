@@ -66,7 +66,7 @@ def test_class_names_of_the_header_are_declared_or_must_be_those(hub):
     assert public.labels[:4].tolist() == [0, 1, 2, 0]
     numbers = open_source(hub, Classes(["0", "1", "2"]))
     assert numbers.labels[:4].tolist() == [0, 1, 2, 0]
-    with pytest.raises(ExtractError, match=r"the data set's header.*--classes cat,dog"):
+    with pytest.raises(ExtractError, match=r"the data set's header.*has cat,dog"):
         open_source(hub, Classes(["dog", "cat", "eel"]))
     with pytest.raises(ExtractError, match="--classes is required"):
         open_source(hub)
@@ -196,7 +196,7 @@ def test_paths_of_windows_are_found(tmp_path, kind):
     "header, columns, said",
     [
         ("filename;patient_id;dx", {}, "--columns path=NAME,label=NAME,group=NAME"),
-        ("filename;dx", {"path": "file"}, "one of its columns: filename"),
+        ("filename;dx", {"path": "file"}, "in --columns: filename"),
     ],
 )
 def test_a_table_of_other_columns_says_what_to_type(tmp_path, header, columns, said):
@@ -206,6 +206,13 @@ def test_a_table_of_other_columns_says_what_to_type(tmp_path, header, columns, s
     (tmp_path / "u.csv").write_text(f"{header}\n")
     with pytest.raises(ExtractError, match=r"needs one table in .*t\.csv, u\.csv"):
         open_source(tmp_path, columns=Columns(path="path"))
+
+
+def test_several_tables_of_paths_are_refused(tmp_path):
+    for name in ("a", "b"):
+        parquet.write_table(pa.table({"path": ["1.png"]}), tmp_path / f"{name}.parquet")
+    with pytest.raises(ExtractError, match="has 2 tables of paths"):
+        open_source(tmp_path)
 
 
 def labeled(path, names, patients, **columns):
