@@ -91,8 +91,8 @@ class ExtractOptions:
     workers: Annotated[
         int | None,
         _speed(
-            "Number of threads. Default: one per processor core, and at most 8 with a "
-            "GPU.",
+            "Number of threads. Default: one per processor core, shared among the "
+            "processes of torchrun, and at most 8 with a GPU.",
             NATURAL,
         ),
     ] = None

@@ -394,8 +394,8 @@ class ImageIndex:
         seal, data = found[:_SEAL_BYTES], found[_SEAL_BYTES:]
         if len(data) % 8 or not secrets.compare_digest(seal, self._seal(data)):
             raise FormatError(
-                f"The entry of data set {dataset_id} in {str(self.folder)!r} is "
-                "damaged. Restore the newest copy of this folder alone from a backup."
+                f"The entry {dataset_id} of the index {str(self.folder)!r} is damaged. "
+                "Restore the newest copy of this index alone from a backup."
             )
         return np.frombuffer(data, "<u8")
 

@@ -115,8 +115,9 @@ def check_same(found: np.ndarray, expected: np.ndarray | None, start: int = 0) -
         return
     raise ExtractError(
         "--same-data-as must name a file of the same images in the same order. These "
-        "images differ, or an earlier version read images of more than 8 bits. Remove "
-        "--same-data-as, or use the same source."
+        "images differ from those of the file, or an earlier version of dphead wrote "
+        "it from images of more than 8 bits. Remove --same-data-as, or use the same "
+        "source."
     )
 
 

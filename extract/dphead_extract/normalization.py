@@ -100,8 +100,9 @@ class RowNorm:
         if self.kind == "group" and channels % self.groups:
             divisors = [g for g in range(1, channels + 1) if channels % g == 0]
             raise ExtractError(
-                f"the G of group:G must divide the {channels} channels, got "
-                f"{self.groups}. Use one of {divisors}."
+                f"--normalize group:G: G must divide the {channels} channels, got "
+                f"{self.groups}. Use one of "
+                f"{', '.join(map(str, divisors))}."
             )
 
     def record(self) -> dict[str, Any]:

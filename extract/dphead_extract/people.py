@@ -60,7 +60,8 @@ class People:
         ):
             raise ExtractError(
                 "--people must have 1 to 64 lower-case letters, digits, dots, - or _, "
-                f"got {self.system!r}. Choose a public name, such as clinic-records."
+                "and begin with a letter or a digit, got "
+                f"{self.system!r}. Choose a public name, such as clinic-records."
             )
 
     def held(self) -> AbstractContextManager[None]:

@@ -154,7 +154,7 @@ def extract(
     device = choose_device(options.device)
     if options.amp and device.type != "cuda":
         raise ExtractError(
-            f"--amp needs a GPU, got --device {device.type}. Remove --amp."
+            "--amp needs a GPU, and this extraction uses the CPU. Remove --amp."
         )
     source = source or options.opened()
     n_rows = min(source.n_rows, options.limit or source.n_rows)
@@ -405,14 +405,16 @@ def _check_images(
         _refuse_unreadable(source, found.unreadable)
     if len(found.unreadable) == source.n_rows:
         raise ExtractError(
-            f"all {source.n_rows} images of the source are unreadable. Type the path "
-            "of another source."
+            f"all {source.n_rows} images of the source are unreadable, such as "
+            f"{source.names[0]} ({found.unreadable[0]}). Correct this, or type the "
+            "path of another source."
         )
     channels, *size = backbone.input_shape
     if channels == 1 and found.has_color:
         raise ExtractError(
-            "--channels 1 needs gray images, and some images have colors. Type "
-            '--channels 3, or convert these images by `Image.convert("L")`.'
+            "The backbone's input has one channel, and some images have colors. Type "
+            "--channels 3 for fixed filters, or --model-arg in_chans=3 for a timm "
+            'model, or convert these images by `Image.convert("L")`.'
         )
     if backbone.transform["interpolation"] is None and found.shapes - {tuple(size)}:
         raise ExtractError(

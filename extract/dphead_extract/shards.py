@@ -46,7 +46,8 @@ class Shard:
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count:
             raise ExtractError(
-                f"--shard I/K needs 0 <= I < K, got {self.index}/{self.count}."
+                f"--shard I/K needs 0 <= I < K, got {self.index}/{self.count}. Without "
+                "--shard, I is the environment variable RANK, and K is WORLD_SIZE."
             )
 
     @classmethod

@@ -134,7 +134,7 @@ def test_a_second_backbone_shares_the_data_sets_id(digits_npz, tmp_path):
         extract(options(digits_npz, tmp_path / "d.h5", index=index, **same_data))
     assert not index.knows(first.dataset_id)
     assert sorted(p.name for p in tmp_path.glob("d.h5*")) == []
-    with pytest.raises(FormatError, match="not 10 rows"):
+    with pytest.raises(FormatError, match="300 rows, and this source has 10"):
         extract(options(digits_npz, tmp_path / "d.h5", limit=10, **same_data))
 
 

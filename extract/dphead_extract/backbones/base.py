@@ -196,10 +196,8 @@ def check_options(options: BackboneOptions) -> None:
         if one and not one.holds(tuple(value) if isinstance(value, list) else value):
             raise ExtractError(f"{flag} must be {one.must_be}, got {typed(value)}.")
         if name not in own.takes | own.settings.keys():
-            shown = "" if value is True else f" (got {value})"
             raise ExtractError(
-                f"{flag} is not an option of --backbone {options.name}{shown}. Remove "
-                f"{flag}."
+                f"{flag} is not an option of --backbone {options.name}. Remove {flag}."
             )
 
 

@@ -129,9 +129,9 @@ class _PatchLayer(nn.Module):
         super().__init__()
         if min(noise.shape[2:]) < _SIDE:
             raise ExtractError(
-                f"--backbone deep-patches needs maps of at least {_SIDE} x {_SIDE}, "
-                f"got {noise.shape[2]} x {noise.shape[3]}. Choose a larger "
-                "--image-size or a smaller --scatter-j."
+                f"--backbone deep-patches needs at least {_SIDE} x {_SIDE} positions "
+                f"in the maps of ScatterNet, got {noise.shape[2]} x {noise.shape[3]}. "
+                "Choose a larger --image-size or a smaller --scatter-j."
             )
         channels = noise.transpose(0, 1).flatten(1)
         spread, mean = torch.std_mean(channels, dim=1)

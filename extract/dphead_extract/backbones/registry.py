@@ -120,7 +120,7 @@ def check_rows_alone(module: nn.Module, input_shape: tuple[int, int, int]) -> No
         except (ValueError, RuntimeError) as error:
             raise ExtractError(
                 f"The backbone does not run on inputs of shape {input_shape}: "
-                f"{first_line(error)}. Set --image-size."
+                f"{first_line(error)}. Choose another --image-size."
             ) from error
     check_finite(module, plain, "features")
     scale = plain.abs().amax().clamp_min(1e-12)

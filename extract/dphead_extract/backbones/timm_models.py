@@ -267,8 +267,8 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
         )
     if foreign := _foreign(options.model_args):
         raise ExtractError(
-            f"--model-arg {foreign[0]} is not an argument of a model. Use --weights "
-            "for a file of weights, and the variable HF_HOME for a cache."
+            f"--model-arg {foreign[0]} is not an argument of a model. Remove it. Use "
+            "--weights for a file of weights, and the variable HF_HOME for a cache."
         )
     local = options.weights is not None or options.random_weights
     folder = options.weights if options.weights and options.weights.is_dir() else None
@@ -293,8 +293,9 @@ def _build(options: BackboneOptions, config: dict[str, Any]) -> nn.Module:
             ) from error
         raise ExtractError(
             f"the hub weights of {options.name} cannot be loaded "
-            f"({type(error).__name__}: {first_line(error)}). Go online, or type "
-            "--weights FILE with a local file."
+            f"({type(error).__name__}: {first_line(error)}). Go online, and unset "
+            "HF_HUB_OFFLINE if it is set. Or type another --backbone, or --weights "
+            "FILE with a local file."
         ) from error
 
 

@@ -233,7 +233,7 @@ def open_h5(path: str | Path) -> tuple[h5py.File, bool]:
         if path.is_dir():
             todo = f"For a folder of images, type `dphead extract {path}` first."
         elif part.exists():
-            todo = "An unfinished .part file exists. Run the same command again."
+            todo = f"{part.name} is unfinished. Run the command that wrote it again."
         raise FormatError(f"{str(path)!r} is not a features file. {todo}")
     try:
         complete = read_seal(path)
@@ -338,9 +338,12 @@ def open_same(path: str | Path, dataset_id: str | None, n_rows: int) -> Features
     if dataset_id in (None, file.dataset_id) and file.n_rows == n_rows:
         return file
     file.close()
-    wanted = f"{n_rows} rows" + (f" of {dataset_id}" if dataset_id else "")
+    if file.n_rows != n_rows:
+        raise FormatError(
+            f"--same-data-as names a file with {file.n_rows} rows, and this source has "
+            f"{n_rows}. Use the same source, --split and --limit as for that file."
+        )
     raise FormatError(
-        f"--same-data-as names a file with {file.n_rows} rows of data set "
-        f"{file.dataset_id}, not {wanted}. Use the same source in the same order, and "
-        "drop --dataset-id."
+        f"--same-data-as names a file of the data set {file.dataset_id}, got "
+        f"--dataset-id {dataset_id}. Remove --dataset-id."
     )

@@ -222,7 +222,7 @@ def _groups(file: FeaturesFile) -> Iterator[_Problem]:
     Rows of a group "NA" count as one person, so a group cap leaves most of them out.
     """
     if int(file.split.max(initial=0)) >= len(file.split_names):
-        yield "split indices beyond split_names", None
+        yield "rows of a split that has no name in the file", None
     elif file.split_names[-1] == "none":
         rows = np.flatnonzero(file.split == len(file.split_names) - 1)
         yield "rows in no split, which a fit on a split does not use", rows

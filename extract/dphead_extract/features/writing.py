@@ -162,20 +162,21 @@ class FeaturesWriter:
             if key in ("source_digest", "rows"):  # show no digest of private values
                 there, here = "other images or labels", "these"
             raise _Refused(
-                f"{str(file.path)!r} was begun with another command: {key} was "
-                f"{there}, and is now {here}. Repeat the first command, choose another "
-                "-o, or remove the file."
+                f"{str(file.path)!r} was begun with another command or other versions: "
+                f"{key} was {there}, and is now {here}. Repeat the first command with "
+                "the same versions, choose another -o, or remove the file."
             )
         self.dataset_id, self.salt = file.dataset_id, file.salt
         if self.header.salt not in (None, self.salt):
             raise _Refused(
                 f"{str(file.path)!r} was begun without --same-data-as, or with another "
-                "file. Choose another -o, or remove the file."
+                "file or OUTPUT.shards.json. Choose another -o, or remove the file."
             )
         if self.header.dataset_id not in (None, self.dataset_id):
             raise _Refused(
-                "--dataset-id differs from the id of the unfinished file, "
-                f"{self.dataset_id}. Remove --dataset-id, or choose another -o."
+                f"{str(file.path)!r} was begun for the data set {self.dataset_id}, and "
+                "--dataset-id, --same-data-as or --people now names the data set "
+                f"{self.header.dataset_id}. Choose another -o, or remove the file."
             )
 
     def _create(self) -> None:
@@ -221,7 +222,8 @@ class FeaturesWriter:
     def _full(self, error: Exception) -> ResumableError:
         return ResumableError(
             f"{str(self.part)!r} cannot be written ({type(error).__name__}: {error}). "
-            "Free some space and run the same command again to resume."
+            "Free some space, or get permission to write, and run the same command "
+            "again to resume."
         )
 
     def next_block(self) -> tuple[int, int]:

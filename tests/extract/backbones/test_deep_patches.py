@@ -127,7 +127,7 @@ def test_what_deep_patches_cannot_do_is_refused():
     for more, match in (
         ({"mean": (0.5,)}, "--mean is not an option"),
         ({"weights": "x"}, "--weights is not an option"),
-        ({"image_size": 8}, "maps of at least 3 x 3"),
+        ({"image_size": 8}, "at least 3 x 3 positions"),
     ):
         with pytest.raises(ExtractError, match=match):
             load_backbone(BackboneOptions("deep-patches", **more), (16, 16), True)

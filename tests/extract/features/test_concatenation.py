@@ -114,7 +114,7 @@ def test_a_changed_file_does_not_leave_the_rows_of_the_old_one(folder, tmp_path)
             folder / "d.npz", files[1], backbone=other, same_data_as=folder / "a.h5"
         )
     )
-    with pytest.raises(FormatError, match="begun with another command: rows was"):
+    with pytest.raises(FormatError, match="other versions: rows was"):
         concatenate(files, tmp_path / "ab.h5")
 
 

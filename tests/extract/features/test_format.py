@@ -131,7 +131,7 @@ def test_written_arrays_come_back(tmp_path):
 
 def test_another_dataset_id_is_refused_on_resume(tmp_path):
     FeaturesWriter(tmp_path / "a.h5", header()).close()
-    with pytest.raises(FormatError, match="--dataset-id differs"):
+    with pytest.raises(FormatError, match="begun for the data set"):
         FeaturesWriter(tmp_path / "a.h5", header(dataset_id="0" * 32))
     with pytest.raises(FormatError, match="32 lower-case hexadecimal"):
         FeaturesWriter(tmp_path / "b.h5", header(dataset_id="my-data"))
