@@ -258,31 +258,31 @@ def _split_codes(
     return np.array(of_names, np.uint8)[at]
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Roles:
     """Hold the labels, splits and groups of rows.
 
     Attributes
     ----------
+    split : (n,) uint8
+        Indices into `split_names`.
+    split_names : list of str
+        Names of the splits.
     labels : (n,) int32
         Class indices; -1 for none, or for a label outside the classes.
     class_names : list of str or None
         The public classes.
     classes_declared : str
         How the classes were declared.
-    split : (n,) uint8
-        Indices into `split_names`.
-    split_names : list of str
-        Names of the splits.
     group : (n,) int64 or None
         Group ids.
     """
 
+    split: np.ndarray
+    split_names: list[str]
     labels: np.ndarray
     class_names: list[str] | None = None
     classes_declared: str = ""
-    split: np.ndarray
-    split_names: list[str]
     group: np.ndarray | None = None
 
 
@@ -337,19 +337,12 @@ def interpreted(
         rows = np.flatnonzero(split == split_names.index(wanted))
         kept = {role: _at(values, rows) for role, values in columns.items()}
         split, split_names = np.zeros(len(rows), np.uint8), [wanted]
-    labels, class_names, declared = classes.encode(kept.get("label"), len(rows))
+    encoded = classes.encode(kept.get("label"), len(rows))
     group = None
     if "group" in kept:
         check_exact(kept["group"])
         group = group_ids(kept["group"], len(rows))
-    return rows, Roles(
-        labels=labels,
-        class_names=class_names,
-        classes_declared=declared,
-        split=split,
-        split_names=split_names,
-        group=group,
-    )
+    return rows, Roles(split, split_names, *encoded, group)
 
 
 def alike_groups(names: Iterable[str]) -> list[str]:
