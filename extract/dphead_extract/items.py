@@ -40,6 +40,9 @@ class GroupIds(np.ndarray):
     assigned to items. Numpy's functions that write into an array do not check this.
     """
 
+    # above arrays, so that `np.concatenate` keeps the type
+    __array_priority__ = 1.0  # type: ignore[assignment]
+
     def __setitem__(self, rows: Any, ids: Any) -> None:
         """Assign ids to items; raise FormatError for any other array."""
         if not isinstance(ids, GroupIds):
@@ -48,11 +51,6 @@ class GroupIds(np.ndarray):
                 "`group_ids(names, n)`."
             )
         super().__setitem__(rows, ids)
-
-    @property
-    def __array_priority__(self) -> float:
-        """Return a higher priority than arrays', so `np.concatenate` keeps the type."""
-        return 1.0
 
     def __array_wrap__(
         self, array: np.ndarray, context: Any = None, return_scalar: bool = False
