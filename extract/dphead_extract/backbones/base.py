@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from dphead_extract.backbones.families import (
     TIMM,
@@ -329,10 +329,7 @@ class Family:
         raise NotImplementedError
 
 
-_AFamily = TypeVar("_AFamily", bound=Family)
-
-
-def register(family: type[_AFamily]) -> type[_AFamily]:
+def register(family: type[Family]) -> type[Family]:
     """Register a family of backbones under each of its names."""
     for name in family.names:
         FAMILIES[name] = family()

@@ -53,9 +53,9 @@ class DeepPatches(nn.Module):
         Computes the maps.
     colors : int
         Channels of the input.
-    basis : (C, C) tensor, optional
-        Orthonormal color transform that was applied to the RGB inputs. Default: none.
-    layers : int, default 1
+    basis : (C, C) tensor or None
+        Orthonormal color transform that was applied to the RGB inputs, or None.
+    layers : int
         Layers of patches. Each layer except the last one halves the sides of the maps.
 
     Raises
@@ -68,8 +68,8 @@ class DeepPatches(nn.Module):
         self,
         first: ScatterNet,
         colors: int,
-        basis: torch.Tensor | None = None,
-        layers: int = 1,
+        basis: torch.Tensor | None,
+        layers: int,
     ):
         super().__init__()
         self.first = first
