@@ -195,7 +195,7 @@ class ImageIndex:
         """
         state = self._state(dataset_id)
         before, own = self.images(dataset_id), _split(digests)[0]
-        if len(before) and not _contains(before, _canonical(own, self._aliases())):
+        if len(before) and not np.isin(_canonical(own, self._aliases()), before).all():
             shared = [
                 self._pair(dataset_id, one.dataset_id)
                 for one in self.sharing(dataset_id)
@@ -664,10 +664,6 @@ def _search(held: np.ndarray, digests: np.ndarray) -> tuple[np.ndarray, np.ndarr
         return np.zeros(len(digests), np.intp), np.zeros(len(digests), bool)
     at = np.searchsorted(held, digests).clip(max=len(held) - 1)
     return at, held[at] == digests
-
-
-def _contains(held: np.ndarray, digests: np.ndarray) -> bool:
-    return bool(_search(held, digests)[1].all())
 
 
 def _common(one: np.ndarray, other: np.ndarray) -> int:

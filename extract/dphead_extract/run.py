@@ -267,14 +267,12 @@ def _loop_settings(
 
 
 def _usual_workers(device: torch.device) -> int:
-    """Return this process's share of the cores, and at most 8 with a GPU."""
-    share = (os.cpu_count() or 1) // _per_host("LOCAL_WORLD_SIZE", 1)
+    """Return this process's share of the cores, and at most 8 with a GPU.
+
+    torchrun sets the number of processes of this machine.
+    """
+    share = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     return max(1, share if device.type == "cpu" else min(share, _GPU_WORKERS))
-
-
-def _per_host(variable: str, default: int) -> int:
-    """Return the number in an environment variable of torchrun, or `default`."""
-    return int(os.environ.get(variable, default))
 
 
 def _check_written(
@@ -347,7 +345,7 @@ def choose_device(name: str) -> torch.device:
         )
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    own, there = _per_host("LOCAL_RANK", 0), torch.cuda.device_count()
+    own, there = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
     if own >= there:
         raise ExtractError(
             f"Each process needs its own GPU, got local rank {own} and {there} GPUs. "

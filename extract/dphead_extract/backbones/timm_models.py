@@ -37,8 +37,6 @@ _TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mo
 class TimmFamily(Family):
     """Build a timm model by its name."""
 
-    names = ()
-
     def build(
         self, options: BackboneOptions, size: tuple[int, int], has_color: bool
     ) -> Backbone:
@@ -103,15 +101,10 @@ def timm_model(options: BackboneOptions) -> tuple[nn.Module, str]:
         sha256 = _state_sha256(model)
     else:
         load_weights(model, options.weights)
-        sha256 = _file_sha256(options.weights)
+        with options.weights.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     _resize_input(model, options)
     return model, sha256
-
-
-def _file_sha256(path: Path) -> str:
-    """Return the sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _state_sha256(model: nn.Module) -> str:

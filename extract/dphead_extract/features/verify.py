@@ -201,8 +201,10 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
     keys = np.unique(digests, return_inverse=True)[1]
     real = file.valid & file.row_digest.any(axis=1)
     ordinals = np.arange(file.n_rows)
-    found = {"in two splits": _in_two(keys, file.split, real)}
-    found["in two classes"] = _in_two(keys, file.labels, real & (file.labels >= 0))
+    found = {
+        "in two splits": _in_two(keys, file.split, real),
+        "in two classes": _in_two(keys, file.labels, real & (file.labels >= 0)),
+    }
     if file.group is not None:
         # each row without a group is its own group
         groups = np.where(file.group < 0, -1 - ordinals, file.group)
