@@ -486,7 +486,7 @@ def test_one_row_of_a_schema_changes_no_other(tmp_path, kind, at, cell):
         ("age = [1, 2, 3]", "Declare a range"),
         ('sex = ["f", " f"]', "Declare a range"),
         ('sex = ["f", 1]', "Declare a range"),
-        ("age = {values = [0, 9], missin = true}", "Declare a range"),
+        ("age = {missin = true}", "'age' as {missin = true}. Declare a range"),
         ("age = [0", "--schema needs a TOML file"),
         ("height = [0, 2]", "no column 'height'"),
         ("label = [0, 1]", "no column 'label'"),

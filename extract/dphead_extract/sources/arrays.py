@@ -53,10 +53,12 @@ def _source(
         columns, len(arrays), declared.classes, split_names, declared.split
     )
     if len(rows) == 0:
-        where = "" if declared.split == "all" else f" in split {declared.split}"
-        raise ExtractError(
-            f"The source has no image{where}. Type another SOURCE or --split."
-        )
+        if declared.split != "all":
+            raise ExtractError(
+                f"SOURCE has no image in split {declared.split}. Type another --split, "
+                "such as all."
+            )
+        raise ExtractError("SOURCE has no image. Type the path of another source.")
     images = arrays if len(rows) == len(arrays) else arrays[rows]
     try:
         for image in [] if images.dtype == np.uint8 else images:

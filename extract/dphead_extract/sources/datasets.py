@@ -88,8 +88,8 @@ def open_table(path: Path, declared: SourceOptions) -> Source | None:
     Raises
     ------
     ExtractError
-        If the files differ in column types or class names, a column is missing, or a
-        line has no path.
+        If the files differ in column types or class names, a column is missing, several
+        tables hold paths, or a line has no path.
     """
     columns = declared.columns
     files = table_files(path, columns)

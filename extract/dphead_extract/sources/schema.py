@@ -4,6 +4,7 @@ A row is encoded from its own cells and from the schema, which is public. No oth
 has an effect.
 """
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -160,8 +161,12 @@ def _column(name: str, what: Any) -> _Column:
             low, high = map(float, values)
             if -np.inf < low < high < np.inf and high - low < np.inf:
                 return _Column(name, (low, high), (), missing)
+    shown = typed(what)
+    if isinstance(what, dict):  # as in TOML
+        pairs = (f"{key} = {json.dumps(one, default=str)}" for key, one in what.items())
+        shown = f"{{{', '.join(pairs)}}}"
     raise ExtractError(
-        f"--schema declares {name!r} as {typed(what)}. Declare a range such as [0, "
+        f"--schema declares {name!r} as {shown}. Declare a range such as [0, "
         '120], different categories such as ["no", "yes"], or either of them as '
         "{values = [0, 120], missing = true}."
     )

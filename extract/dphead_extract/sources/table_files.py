@@ -55,7 +55,7 @@ class TableFile:
     Raises
     ------
     ExtractError
-        If the file is damaged, or two columns have one name.
+        If the file cannot be read or is damaged, or two columns have one name.
     """
 
     def __init__(self, path: Path, encoding: str = "utf-8") -> None:
@@ -158,8 +158,7 @@ class TableFile:
         if _pc.any(wrong).as_py():
             raise ExtractError(
                 f"The column {column!r} of {str(self.path)!r} has numbers beyond its "
-                f"{len(names)} names. Write the names as text: "
-                f"dataset.cast_column({column!r}, Value('string'))."
+                f"{len(names)} names. Complete the names, or write the column as text."
             )
         return _pc.take(pa.array(names, pa.string()), places)
 

@@ -152,12 +152,15 @@ def open_embeddings(
     Raises
     ------
     ExtractError
-        If the file is missing, damaged or not of a known kind, or lacks the named
-        columns.
+        If the file is missing, damaged or not of a known kind, lacks the named columns,
+        or has arrays although there is a schema.
     """
     of_arrays = _holds_arrays(path)
     if not of_arrays and not path.is_file():
-        raise ExtractError(f"{str(path)!r} is not a file or a folder of .npy files.")
+        raise ExtractError(
+            f"{str(path)!r} is not a file or a folder of .npy files. Type the path of "
+            "the embeddings, or use `dphead extract` for images."
+        )
     if not of_arrays and path.suffix.lower() not in TABLE_SUFFIXES:
         raise ExtractError(
             "the name of a file of embeddings must end in one of .npz, .safetensors, "
