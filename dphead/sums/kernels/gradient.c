@@ -1,7 +1,7 @@
 /* Softmax gradients, by chunks of rows: scores, residuals and products.
 
-   `Gradient.factors` defines the same values with whole arrays, and `sums.verified` checks
-   that all integers are equal. Inner loops run over the rows of a chunk, so that the
+   `Gradient.factors` defines the same integers with whole arrays, and `sums.verified`
+   compares sums of test rows. Inner loops run over the rows of a chunk, so that the
    compiler can vectorize them. */
 #include "kernels.h"
 #include <math.h>
@@ -65,7 +65,7 @@ static void round_residuals(const int32_t *z, int64_t m, int64_t k, const double
     }
 }
 
-/* Truncate a row's residual toward zero, or set it to zero if it is still too long. */
+/* Round a row's residual toward zero instead. Set it to zero if it is still too long. */
 static void truncate_residual(const int32_t *z, int64_t m, double factor, int16_t *l,
                               int64_t step)
 {
@@ -81,13 +81,15 @@ static void truncate_residual(const int32_t *z, int64_t m, double factor, int16_
 
 /* Turn scores z (m, CHUNK_ROWS) of k rows into clipped residuals, or 0 if y < 0.
 
-   Residuals are clipped to the length `longest`; inf if the loss bounds them. l (m, step)
+   `rate` has the table entries per unit of each row's scores, and `table` the powers of
+   `predictions.powers_of_two`. A row's residual is multiplied by the row's `factor`, but
+   clipped to the length `longest`, which is inf if the loss bounds residuals. l (m, step)
    gets the residuals, and z holds intermediate results. */
 void residuals(int32_t *z, int64_t m, int64_t k, const int32_t *y, const double *rate,
                const double *factor, double longest, const int32_t *table, int16_t *l,
                int64_t step)
 {
-    /* sums of powers, then of squares: int64, as 2**16 squared times 2**20 classes */
+    /* sums of powers, then of squares; int64, because one square can be 2**32 */
     int64_t sums[CHUNK_ROWS] = {0};
     double share[CHUNK_ROWS];
     to_powers(z, m, k, rate, table, sums);

@@ -93,7 +93,7 @@ INLINE ints add_pairs(ints sums, ints a, ints b)
 #endif
 }
 
-/* Return memory that starts at a cache line, or NULL if there is none. */
+/* Return memory that starts at a cache line, or NULL if memory is short. */
 static inline void *lines(int64_t bytes)
 {
     return aligned_alloc(64, (bytes + 64) / 64 * 64);
@@ -107,6 +107,7 @@ void score(const int16_t *rows, int64_t k, int64_t d, const int16_t *packed, int
 void add_residuals(const int16_t *left, int64_t m, const int16_t *rows, int64_t k,
                    int64_t d, int64_t *out);
 
-#define PANEL_ROWS (4 * CHUNK_ROWS) /* rows of `left` in `add_residuals`; chosen */
+#define PANEL_ROWS (4 * CHUNK_ROWS) /* most rows of features that are added at once, and
+                                       the row length of `left`; chosen */
 
 #endif

@@ -1,5 +1,5 @@
-/* What is asked before a library is used: its sources, and the instruction sets of this
-   processor, as the names of libraries in setup.py. */
+/* Functions that `dphead.sums.kernels` calls before any other: which sources were compiled,
+   and which library is the best for this processor. */
 #include "kernels.h"
 
 /* Return the digest of sources.py, as setup.py compiled it in. */
@@ -8,7 +8,8 @@ const char *sources(void)
     return SOURCES;
 }
 
-/* Return the best library: 0 plain, 1 avx2, 2 avx512, 3 avx512vnni. */
+/* Return the best library for this processor, by its position in INSTRUCTION_SETS of
+   setup.py: 0 plain, 1 avx2, 2 avx512, 3 avx512vnni. */
 int instruction_set(void)
 {
 #if defined(__x86_64__)

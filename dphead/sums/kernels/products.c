@@ -11,14 +11,14 @@
    These functions check no bounds: `dphead.sums.kernels` checks shapes and types first. */
 #include "kernels.h"
 
-#define SCORE_COLUMNS 1664 /* columns of 11 rows and weights: 37 KB, the L1 cache */
-#define SCORE_WEIGHTS (1 << 18) /* entries of weights: 512 KB, the L2 cache; chosen */
-#define BLOCK_CLASSES 384       /* of PANEL_ROWS: 384 KB, the L2 cache; chosen */
-#define AHEAD (4 * COLUMNS)     /* columns of a fetch: 2 to 16 registers were equal */
+#define SCORE_COLUMNS 1664 /* of 8 rows and 3 classes: 37 KB, for the L1 cache */
+#define SCORE_WEIGHTS (1 << 18) /* entries of weights: 512 KB, for the L2 cache; chosen */
+#define BLOCK_CLASSES 384       /* rows of `left`: 384 KB, for the L2 cache; chosen */
+#define AHEAD (4 * COLUMNS) /* prefetch these columns ahead; 2 to 16 registers: same speed */
 
 /* Scores */
 
-/* Return the columns of packed weights: whole registers. */
+/* Return the number of columns of packed weights: d, rounded up to whole registers. */
 int64_t packed_width(int64_t d)
 {
     return (d + COLUMNS - 1) / COLUMNS * COLUMNS;
@@ -40,7 +40,7 @@ void pack_weights(const int16_t *weights, int64_t m, int64_t d, int16_t *packed)
     }
 }
 
-/* Return one register with the sums of each of four registers' lanes. */
+/* Add the lanes of each of four registers. Return the four sums in one register. */
 INLINE four lane_sums(const ints *sums)
 {
     ints ab = LOW(32, sums[0], sums[1]) + HIGH(32, sums[0], sums[1]);
@@ -54,14 +54,17 @@ INLINE four lane_sums(const ints *sums)
     return total;
 }
 
-/* Some columns of some rows, and their weights. Rows after `last` repeat row `last`. */
+/* The columns from `first` to before `end` of some rows and of packed weights. Rows lie
+   `step` entries apart, and weights `width`. Row `last` stands for all rows after it. The
+   last load of a row starts at column `limit`, as `pack_weights` says. */
 struct scored {
     const int16_t *rows, *weights;
     int64_t step, width, last, first, end, limit;
     int32_t *scores;
 };
 
-/* Add to the scores of SCORED_ROWS rows and `classes` classes. */
+/* Add the products of these columns to the scores of SCORED_ROWS rows and `classes`
+   classes. */
 INLINE void add_scores(const int classes, const struct scored *s)
 {
     ints sums[SCORED_CLASSES][SCORED_ROWS];
@@ -92,7 +95,8 @@ INLINE void add_scores(const int classes, const struct scored *s)
     }
 }
 
-/* Add to the scores of k rows and the classes from u to `stop`. */
+/* Add the products of these columns to the scores of k rows and the classes from u to
+   before `stop`. */
 static void score_block(struct scored s, int64_t k, int64_t u, int64_t stop)
 {
     const int16_t *rows = s.rows, *weights = s.weights;
@@ -190,7 +194,8 @@ struct tile {
 };
 
 /* Add a tile of `classes` classes and at most CHUNK_ROWS rows, so that int32 holds the
-   sums. Each load of columns serves all classes, each broadcast two registers. */
+   sums. A load of columns serves all classes, and a broadcast pair of `left` serves two
+   registers of columns. */
 INLINE void add_tile(const int classes, const int in_place, const struct tile *t)
 {
     ints low[TILE_CLASSES], high[TILE_CLASSES];
@@ -202,7 +207,7 @@ INLINE void add_tile(const int classes, const int in_place, const struct tile *t
     for (int64_t i = 0; i < t->k; i += 2) {
         const int16_t *right = t->right + i * t->right_step;
         ints a, b;
-        if (in_place) { /* no processor prefetches rows that lie pages apart */
+        if (in_place) { /* rows can lie pages apart, so processors do not prefetch them */
             __builtin_prefetch(right + AHEAD);
             __builtin_prefetch(right + t->right_step + AHEAD);
             read_pairs(right, right + t->right_step, &a, &b);
@@ -240,7 +245,7 @@ static void add_classes(int64_t classes, int in_place, const struct tile *t)
     }
 }
 
-/* Add tiles of all rows of a panel, CHUNK_ROWS at a time, to `columns` columns. */
+/* Add tiles for all t.k rows, CHUNK_ROWS at a time, to `columns` columns of the sum. */
 static void add_chunks(int64_t classes, int in_place, struct tile t, int64_t columns)
 {
     int64_t edge[TILE_CLASSES][COLUMNS];
@@ -263,7 +268,8 @@ static void add_chunks(int64_t classes, int in_place, struct tile t, int64_t col
                 out[c * step + j] += edge[c][j];
 }
 
-/* Copy columns of rows to a panel of pairs, with zeros for missing rows and columns. */
+/* Copy at most COLUMNS columns of k rows to a panel of pairs, with zeros for missing
+   columns, and for the row that an odd k lacks. */
 static void pack_panel(const int16_t *rows, int64_t k, int64_t step, int64_t columns,
                        int16_t *panel)
 {
@@ -286,10 +292,10 @@ static void pack_panel(const int16_t *rows, int64_t k, int64_t step, int64_t col
     }
 }
 
-/* Add sum_i left_i rows_iᵀ, for k rows, to out (m, width). The rows of both arrays lie
-   `step` entries apart. If `upper`, only the upper triangle is defined.
+/* Add sum_i left_i rows_iᵀ, for k rows, to out (m, width). The rows of `rows` and of `out`
+   lie `step` entries apart. If `upper`, only the upper triangle of `out` is defined.
 
-   left (m, PANEL_ROWS) has classes first. Its columns from k on are not used. */
+   left (m, PANEL_ROWS) has classes first. Its columns from k on do not change the sum. */
 static void add_panel(const int16_t *left, int64_t m, const int16_t *rows, int64_t k,
                       int64_t width, int64_t step, int upper, int64_t *out)
 {
@@ -381,9 +387,9 @@ int add_gram(const int16_t *rows, int64_t k, int64_t d, int64_t *out)
     return 0;
 }
 
-/* Add row used_i of rows (k, d) to row classes_i of out, four rows of a class at a time.
+/* Add row used_i of rows (k, d) to row classes_i of `out`, for each i below n. Return 0.
 
-   `used` must be sorted by class. */
+   `used` must be sorted by class, because four rows of one class are added at a time. */
 int add_class_rows(const int16_t *rows, int64_t k, int64_t d, const int64_t *used,
                    const int64_t *classes, int64_t n, int64_t *out)
 {

@@ -5,10 +5,10 @@
 #include "kernels.h"
 #include <math.h>
 
-#define FINE_BITS 20             /* bits of a row's largest entry */
-#define SMALLEST_ENTRY 0x1p-900  /* smaller entries would underflow */
+#define FINE_BITS 20             /* bits of a row's largest entry after `to_fine` */
+#define SMALLEST_ENTRY 0x1p-900  /* rows with only smaller entries become zeros */
 #define MOMENT_RADIUS (1 << 20)  /* longest integer row of moments */
-#define MOMENT_GRID 0x1p20       /* of moments before the clip */
+#define MOMENT_GRID 0x1p20       /* a row's largest moment becomes this before the clip */
 
 /* The public numbers of a `RowTransform`. A missing center or scale is NULL. */
 struct transform {
@@ -16,13 +16,14 @@ struct transform {
     const double *center, *scale;
 };
 
-/* A row's size of one unit, and its sum of squares. It is not finite if `squared` < 0. */
+/* The unit of a row's whole numbers, and the sum of their squares. `squared` is -1 if the
+   row is not finite. */
 struct fine {
     double size;
     int64_t squared;
 };
 
-/* Return the absolute value's bits: they sort like the values, and NaN after infinity. */
+/* Return the bits of the absolute value. They sort like the values, and NaN comes last. */
 INLINE int64_t size_bits(double value)
 {
     int64_t bits;
@@ -48,8 +49,8 @@ INLINE int64_t square(double value)
     return (int64_t)(int32_t)value * (int32_t)value;
 }
 
-/* Round values to whole numbers of FINE_BITS bits, in place. `bits` are those of the
-   largest size. */
+/* Round a row's values, in place, to whole numbers times a power of two. The whole numbers
+   are at most 2**FINE_BITS. `bits` are the `size_bits` of the row's largest entry. */
 static struct fine to_fine(double *values, int64_t d, int64_t bits)
 {
     double largest = from_bits(bits);
@@ -72,7 +73,7 @@ static struct fine to_fine(double *values, int64_t d, int64_t bits)
 }
 
 /* Compute (values * size - center) * scale in place, one operation at a time. Return the
-   bits of the largest. */
+   `size_bits` of the largest result. */
 static int64_t move(double *restrict values, int64_t d, double size,
                     const struct transform *t)
 {
@@ -169,7 +170,7 @@ int round_rows(const float *x, int64_t k, int64_t d, int unit, const double *cen
                double last, int16_t *q, double *sizes)
 {
     struct transform t = {unit, center, scale};
-    double *values = lines(8 * d); /* one row at a time: it stays in the L1 cache */
+    double *values = lines(8 * d); /* one row at a time, which stays in a cache */
     int64_t width = d + how->append;
     for (int64_t i = 0; values && i < k; i++) {
         struct fine fine = transformed(x + i * d, d, &t, values);
@@ -178,7 +179,7 @@ int round_rows(const float *x, int64_t k, int64_t d, int unit, const double *cen
         double size = !how->whole ? b : total > 0 ? total / length : 1.0;
         memset(q + i * width, 0, 2 * width);
         sizes[i] = 0;
-        if (fine.squared < 0 || !(size < INFINITY)) /* also if it is NaN */
+        if (fine.squared < 0 || !(size < INFINITY)) /* true for NaN too */
             continue;
         double factor = fine.size / size;
         double longest = length / sqrt((double)LARGER(fine.squared, 1));
@@ -191,10 +192,11 @@ int round_rows(const float *x, int64_t k, int64_t d, int unit, const double *cen
     return !values;
 }
 
-/* Write moments of rows x (k, d) to q and sizes (k,), each feature a channel.
+/* Write the integer moments of rows x (k, d) to q (k, d). Each feature is a channel.
 
-   `power` is 1 or 2, `step` the size of one unit, and `longest` the length that rows are
-   clipped to. Return 0, or 1 without memory. */
+   sizes (k,) gets 1, or 0 for a row without finite moments. `power` is 1 or 2, `step` the
+   size of one unit of q, and `longest` the length that rows of q are clipped to. Return 0,
+   or 1 without memory. */
 int round_moments(const float *x, int64_t k, int64_t d, int unit, const double *center,
                   const double *scale, int power, double step, double longest, int32_t *q,
                   double *sizes)
@@ -233,7 +235,8 @@ int round_moments(const float *x, int64_t k, int64_t d, int unit, const double *
     return !values;
 }
 
-/* Write the norms of transformed rows x (k, d), 0 for rows that are not finite. */
+/* Write the norms of transformed rows x (k, d), 0 for rows that are not finite. Return 0,
+   or 1 without memory. */
 int row_norms(const float *x, int64_t k, int64_t d, int unit, const double *center,
               const double *scale, double *norms)
 {
