@@ -114,11 +114,13 @@ def test_shards_of_other_networks_images_or_ids_are_refused(copy):
     network = shard()
     network.backbone.settings["scatter_l"] = 4
     extract(network)
-    with pytest.raises(FormatError, match=r"have backbone_kwargs\.scatter_l 8 and 4"):
+    with pytest.raises(
+        FormatError, match=r"differ in backbone_kwargs\.scatter_l: 8 and 4"
+    ):
         join_all(copy)
     (copy / "other").mkdir()  # another machine that was not given f.h5.shards.json
     extract(shard("other"))
-    with pytest.raises(FormatError, match="have dataset_id"):
+    with pytest.raises(FormatError, match="differ in dataset_id"):
         join_shards([first, *paths(copy / "other")[1:]], copy / "f.h5")
     arrays = dict(np.load(copy / "digits.npz"))
     arrays["images"][0, 0, 0] += 1

@@ -104,8 +104,8 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 _REMEDY = (
-    "Extract all files from one source. For every file after the first, type "
-    "--same-data-as with the first file."
+    "Extract all files from one source, with the same options for images and labels. "
+    "For every file after the first, type --same-data-as with the first file."
 )
 
 

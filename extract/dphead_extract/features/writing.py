@@ -163,8 +163,9 @@ class FeaturesWriter:
                 there, here = "other images or labels", "these"
             raise _Refused(
                 f"{str(file.path)!r} was begun with another command or other versions: "
-                f"{key} was {there}, and is now {here}. Repeat the first command with "
-                "the same versions, choose another -o, or remove the file."
+                f"{key} was {_shown(there)}, and is now {_shown(here)}. Repeat the "
+                "first command with the same versions, choose another -o, or remove "
+                "the file."
             )
         self.dataset_id, self.salt = file.dataset_id, file.salt
         if self.header.salt not in (None, self.salt):
@@ -344,6 +345,15 @@ def _first_difference(
     return "nothing", None, None
 
 
+def _shown(value: Any) -> str:
+    """Return a value of the configuration as text for an error."""
+    if isinstance(value, dict):
+        value = [f"{key} {one}" for key, one in value.items()]
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "empty"
+    return "not set" if value is None else str(value)
+
+
 def check_facts(
     one: FeaturesFile,
     other: FeaturesFile,
@@ -356,7 +366,7 @@ def check_facts(
     """
     key, a, b = _first_difference(facts(one), facts(other))
     if a != b:
-        found = f"have {key} {a} and {b}"
+        found = f"differ in {key}: {_shown(a)} and {_shown(b)}"
         # do not show these values: they would confirm guesses about rows
         if key in ("salt", "source_digest", "rows"):
             found = "come from different extractions or sources"

@@ -57,7 +57,7 @@ def test_each_row_has_the_unit_vectors_of_its_own_features(folder):
     "name, words",
     [
         ("relabeled", "different extractions or sources"),
-        ("apart", "have dataset_id"),
+        ("apart", "differ in dataset_id"),
         ("again", "different extractions or sources"),
         ("imported", "Concatenate embeddings before"),
         ("shard", "Join the shards of each backbone first"),
@@ -172,5 +172,5 @@ def test_the_same_features_and_combinations_are_refused(folder, tmp_path):
 def test_images_decoded_with_other_ranges_are_refused(tmp_path):
     """`predict` decodes an image once, for all backbones."""
     files = [made(tmp_path / "one.h5"), made(tmp_path / "two.h5", bits=12)]
-    with pytest.raises(FormatError, match="have bits None and 12"):
+    with pytest.raises(FormatError, match="differ in bits: not set and 12"):
         concatenate(files, tmp_path / "both.h5")
