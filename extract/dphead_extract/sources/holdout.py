@@ -52,8 +52,8 @@ class Holdout:
             fraction = -1.0
         if not 0 <= fraction <= 0.9 or (by and (by != "groups" or not fraction)):
             raise ExtractError(
-                "write a fraction from 0 to 0.9, such as 0.2 or 0.2:groups, got "
-                f"{text!r}."
+                "write a fraction from 0 to 0.9, such as 0.2, or one above 0 with "
+                f":groups, such as 0.2:groups, got {text!r}."
             )
         return cls(fraction, bool(by))
 
