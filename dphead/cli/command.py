@@ -9,8 +9,8 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -117,8 +117,7 @@ class WithOptions(click.Command):
 
     def options(self) -> dict[str, Declared]:
         """Return the declared options by name."""
-        module, _, kind = self._declared.partition(":")
-        found = options_of(getattr(import_module(module), kind))
+        found = options_of(resolve_name(self._declared))
         names = [n for n in self._names or found if n != self._without]
         return {name: found[name] for name in names}
 

@@ -9,8 +9,8 @@ imports nothing heavy.
 import math
 import os
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -115,9 +115,7 @@ class KeptChoice(Choice):
     @property
     def choices(self) -> Sequence[str]:  # type: ignore[override]
         """Return the list in its current state."""
-        module, attribute = self._where.split(":")
-        kept: Sequence[str] | Callable[[], Sequence[str]]
-        kept = getattr(import_module(module), attribute)
+        kept: Sequence[str] | Callable[[], Sequence[str]] = resolve_name(self._where)
         return tuple(kept() if callable(kept) else kept)
 
 

@@ -6,8 +6,8 @@ folder, the guarantee with the ledger's budget, and the backbone's public weight
 
 import shutil
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -180,5 +180,4 @@ def _format(to: str, kind: str) -> Format:
             f"--to {to} cannot export a network. Use --to {', '.join(others)} or "
             f"{last}."
         )
-    module, name = place.split(":")
-    return getattr(import_module(module), name)
+    return resolve_name(place)

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
 from typing import Any
 
 _GROUP = "dphead.solvers"  # group of entry points (docs/own-method.md)
@@ -60,8 +60,7 @@ def solver_class(name: str) -> type:
 
 def our_class(name: str) -> type:
     """Return dphead's class of a method, even if a package also has this method."""
-    module, attribute = OURS[name].split(":")
-    return getattr(import_module(module), attribute)
+    return resolve_name(OURS[name])
 
 
 def source(name: str) -> str:
