@@ -193,7 +193,7 @@ def statements(
 
     def bounds_on_mu(mistakes: float) -> tuple[float, float, float | None]:
         advantage = advantage_lower_bound(mistakes, n, error)
-        mu = 2 * float(ndtri((1 + advantage) / 2))  # the largest advantage of mu-GDP
+        mu = 2 * float(ndtri((1 + advantage) / 2))  # mu-GDP with this advantage
         return advantage, mu, epsilon_from_mu(mu, claim.delta) if claim.mu else None
 
     out, hit = (int(row.sum()) for row in scores > threshold)

@@ -402,9 +402,9 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     with open_features(which) as file:
         dataset_id = counted_in(file.dataset_id)
     path = default_ledger_path(dataset_id) if own else ledger_path(None, dataset_id)
-    if isinstance(path, Path) and not write and not os.path.lexists(path):
-        click.echo("no ledger yet: no fit was charged to this data set's ledger")
-        return [Ledger(IN_MEMORY, dataset_id)]
     if write:
         return [open_ledger(path, dataset_id)]
+    if isinstance(path, Path) and not os.path.lexists(path):
+        click.echo("no ledger yet: no fit was charged to this data set's ledger")
+        return [Ledger(IN_MEMORY, dataset_id)]
     return [Ledger(path, dataset_id, read_only=True)]

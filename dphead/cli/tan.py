@@ -1,5 +1,6 @@
 """Implement `dphead tan`, which plans large-noise training [TAN23]."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,9 +242,6 @@ def _simulate(
         )
     click.echo(filled(f"full run ({options.source}): {_described(settings)}"))
 
-    def train(small: Any, seed: int) -> float:
-        return _simulated(options, small, seed)
-
     def tell(one: Any) -> None:
         click.echo(
             f"B {one.batch_size:g}  sigma {one.noise_multiplier:.4g}  seed {one.seed}: "
@@ -251,7 +249,12 @@ def _simulate(
         )
 
     found = run_simulations(
-        settings, factors, range(runs), train, data_is_public=public_rows, done=tell
+        settings,
+        factors,
+        range(runs),
+        partial(_simulated, options),
+        data_is_public=public_rows,
+        done=tell,
     )
     prediction = predict_full_run(found, settings.batch_size or 0)
     click.echo(
