@@ -11,14 +11,12 @@ from dphead.cli.report import note_changes
 from dphead.cli.text import filled
 from dphead.privacy.rounding import as_declared, rounded_up
 
-_FORMATS = values.KeptChoice("dphead.export.exporting:FORMATS")
-
 
 @click.command()
 @click.argument("run", type=values.PATH)
 @click.option(
     "--to",
-    type=_FORMATS,
+    type=values.KeptChoice("dphead.export.exporting:FORMATS"),
     required=True,
     help="Format to export. torch and sklearn: the head. timm: backbone and head. "
     "onnx: backbone and head, or only the head if the backbone is not a timm "

@@ -15,19 +15,6 @@ from dphead.cli.features import print_people
 from dphead.cli.text import TIE, print_json, say, table, tied
 from dphead.privacy.rounding import as_declared, declared_at
 
-_NOT_PRIVATE = click.option(
-    "--i-know-this-is-not-private",
-    "not_private",
-    is_flag=True,
-    help="Confirm a merge if only some of the ledgers have a fit without noise or with "
-    "a seed. The merged total is then infinite.",
-)
-_NEW_PEOPLE = click.option(
-    "--new-people",
-    is_flag=True,
-    help="Declare that nobody in FILES is in another data set of the id system.",
-)
-
 
 @click.group()
 def ledger() -> None:
@@ -100,8 +87,18 @@ def _move(source: Any, url: str) -> None:
 @ledger.command("people")
 @click.argument("system", metavar="NAME")
 @click.argument("files", nargs=-1, required=True, type=values.PATH)
-@_NEW_PEOPLE
-@_NOT_PRIVATE
+@click.option(
+    "--new-people",
+    is_flag=True,
+    help="Declare that nobody in FILES is in another data set of the id system.",
+)
+@click.option(
+    "--i-know-this-is-not-private",
+    "not_private",
+    is_flag=True,
+    help="Confirm a merge if only some of the ledgers have a fit without noise or with "
+    "a seed. The merged total is then infinite.",
+)
 def _people(
     system: str, files: tuple[Path, ...], new_people: bool, not_private: bool
 ) -> None:

@@ -34,15 +34,6 @@ def check_private(given: Mapping[str, Any]) -> None:
 
 # --- a run's files, and what it prints ------------------------------------------------
 
-_VERBOSE = click.option(
-    "-v", "--verbose", is_flag=True, help="Print the planned releases and the budget."
-)
-_DRY_RUN = click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Print the planned releases and the budget, and charge nothing.",
-)
-
 
 def sizes(what: str, required: bool = True) -> Callable[[Any], Any]:
     """Return the option of three sizes. `what` completes its help."""
@@ -67,5 +58,18 @@ RUN_LEDGER = click.option(
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-_YES = click.option("-y", "--yes", is_flag=True, help="Ask nothing before the charge.")
-PRINTED = option_group(command.PRINTED, _VERBOSE, _DRY_RUN, _YES)
+PRINTED = option_group(
+    command.PRINTED,
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        help="Print the planned releases and the budget.",
+    ),
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Print the planned releases and the budget, and charge nothing.",
+    ),
+    click.option("-y", "--yes", is_flag=True, help="Ask nothing before the charge."),
+)

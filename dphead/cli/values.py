@@ -17,8 +17,6 @@ import click
 from dphead_extract.bounds import check_ends
 from dphead_extract.numerals import LARGEST, typed_number
 
-_Given = Any  # click's context and parameter, not used here
-
 
 def check_there(what: str, path: Path) -> None:
     """Raise ValueError for a path that does not exist, or is a pipe or a device.
@@ -183,7 +181,7 @@ MANY = Whole(1, _SEVERAL)
 def read_by(read: Callable[[str], Any]) -> Any:
     """Return an option callback that converts the typed text by `read`."""
 
-    def callback(_: _Given, __: _Given, text: str | None) -> Any:
+    def callback(_: Any, __: Any, text: str | None) -> Any:
         try:
             return None if text is None else read(text)
         except ValueError as error:
