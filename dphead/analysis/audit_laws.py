@@ -495,12 +495,12 @@ def judge(findings: Sequence[LawResult], alarm: float) -> dict[str, Any]:
     """
     level = alarm / len(findings)
     ordered = sorted(findings, key=lambda f: f.p)
-    failed = [vars(f) for f in findings if not f.p >= level]
+    failed = [vars(f) for f in ordered if not f.p >= level]
     return {
         "tests": len(findings),
         "level": level,
         "least_p": ordered[0].p,
         "least": f"{ordered[0].name} ({ordered[0].about})",
-        "failed": sorted(failed, key=lambda f: f["p"]),
+        "failed": failed,
         "passed": not failed,
     }
