@@ -354,8 +354,7 @@ def _name_of_classifier(model: nn.Module) -> str:
 
     Raises ValueError if there is none.
     """
-    last: Any = model
-    classifier = last.get_classifier() if hasattr(model, "get_classifier") else None
+    classifier: Any = getattr(model, "get_classifier", lambda: None)()
     names = [name for name, part in model.named_modules() if part is classifier]
     if len(names) != 1 or not isinstance(classifier, nn.Linear):
         raise ValueError(
