@@ -217,7 +217,7 @@ def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, ep
     named = test.format(features).replace("copy", str(copied)).split()
     fixed = ("fit", features, "-o", run, *LS, "--epsilon", epsilon, *named)
     fixed += ("--i-know-this-is-not-private",)
-    assert "other than the training rows" in refusal(*fixed, "--test-is", "public")
+    assert "cannot be training rows" in refusal(*fixed, "--test-is", "public")
     assert charges() == 0
     assert not run.exists()
     assert "some or all are training" in fitted(*fixed).out
@@ -390,7 +390,7 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     both = refusal(*command, "--group-cap", 2, "--protect", "image")
     assert "Drop one of the two" in both
     mean = refusal(*command, "--group-mean", "--protect", "image")
-    assert "`group_mean` needs `group_cap`" in mean
+    assert "`--group-mean` (`group_mean`) needs `--group-cap`" in mean
     auto = ("fit", grouped, "-o", run, "--delta", "1e-4", "--per-class-share", 0.1)
     said = refusal(*auto, "--group-cap", 2, "--group-mean")
     assert "`per_class_share` needs images" in said
@@ -496,7 +496,7 @@ def test_test_rows_split_in_another_file_are_no_public_test_rows(tmp_path, by):
     fit = ("fit", one, "--split", "train", *PROTOTYPES, "--test", two)
     fit += ("--test-split", "test", "-o", tmp_path / "run")
     said = refusal(*fit, "--test-is", "public")
-    assert "the split `test` of the training file" in said
+    assert "split of the training file (after --test-fraction, `test`)" in said
     assert charges() == 0
     assert "some or all are training" in fitted(*fit).out
 

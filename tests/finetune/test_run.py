@@ -407,7 +407,7 @@ def test_training_rows_are_no_public_test_rows(test, tmp_path):
     (tmp_path / "link.npz").symlink_to("images.npz")
     other = None if test is None else tmp_path / "." / test
     named = {"test": other, "test_split": "train"}
-    with pytest.raises(ValueError, match="other than the training rows"):
+    with pytest.raises(ValueError, match="cannot be training rows"):
         finetune(options(tmp_path, "run", **named))
     assert not (tmp_path / "ledger.sqlite").exists()
     assert not (tmp_path / "run").exists()
