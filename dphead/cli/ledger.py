@@ -62,8 +62,9 @@ def _move(source: Any, url: str) -> None:
 
     if not server.is_url(url):
         raise ValueError(
-            f"URL must begin with postgresql://, got {url}. Type the URL of the team's "
-            "server, such as postgresql://role@host/database."
+            "URL (default: DPHEAD_LEDGER) must begin with postgresql://, got "
+            f"{url}. Type the URL of the team's server, such as "
+            "postgresql://role@host/database."
         )
     if server.is_on_server(source):
         raise ValueError(

@@ -209,8 +209,8 @@ def capped(
         return y, None
     if groups is None or group_cap is None:
         raise ValueError(
-            "`group_mean` needs `group_cap`. Set `group_cap` to the number of classes "
-            "that a group can have, such as 1."
+            "`--group-mean` (`group_mean`) needs `--group-cap` (`group_cap`). Set the "
+            "cap to the number of classes that a group can have, such as 1."
         )
     if y.ndim == 2:
         raise ValueError(

@@ -349,7 +349,7 @@ def split_slots(file: FeaturesFile, split: str | None) -> np.ndarray:
         return np.arange(file.n_rows)
     if split not in file.split_names:
         raise FormatError(
-            f"{file.path} has no split {split!r}. Name one of "
+            f"{file.path} has no split {split!r}. Type one of its splits: "
             f"{', '.join(file.split_names)}."
         )
     return np.flatnonzero(file.split == file.split_names.index(split))

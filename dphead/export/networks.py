@@ -306,8 +306,8 @@ def _classifier(trained: Trained) -> _Classifier:
     extraction = trained.facts["extraction"]
     if not _is_timm(extraction):
         raise ValueError(
-            "--to timm needs features of a timm backbone, got "
-            f"{extraction.get('backbone')}. Export only the head with --to torch, "
+            "--to timm needs features of a timm backbone, got features of "
+            f"{extraction.get('backbone')!r}. Export only the head with --to torch, "
             "sklearn or onnx."
         )
     options = backbone_options(extraction, trained.weights)

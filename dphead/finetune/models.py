@@ -229,7 +229,7 @@ def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
     try:
         # a folder or a hub: reports and the ledger would publish the path
         if not import_timm().is_model(name):
-            raise RuntimeError("--weights takes a path")
+            raise RuntimeError("no model has this name, and a path needs --weights")
         return import_timm().create_model(
             name, num_classes=n_classes, in_chans=channels
         )
@@ -320,7 +320,7 @@ def _choose(model: nn.Module, spec: ModelSpec) -> None:
         raise ValueError("--model has no parameters to train. Choose another model.")
     if unknown := [pattern for pattern, of in found.items() if not of]:
         raise ValueError(
-            f"--layers {typed(unknown)} matches no parameter of the model. Use names "
+            f"--layers {unknown[0]} matches no parameter of the model. Use names "
             f"such as {', '.join(names[:4])}."
         )
     chosen = set().union(*found.values()) if patterns else {*names}

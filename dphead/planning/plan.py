@@ -321,13 +321,13 @@ def public_n_rows(n_rows: int, relation: str, nominal_n: int | None) -> int:
     """
     if relation == "add_remove" and nominal_n is None:
         raise ValueError(
-            "relation add_remove needs `nominal_n`. Pass a public number near the "
-            "number of rows, with `nominal_n` or `--nominal-n`."
+            "The relation add_remove needs `--nominal-n` (`nominal_n`). Pass a public "
+            "number near the number of rows."
         )
     if relation != "add_remove" and nominal_n is not None:
         raise ValueError(
-            f"`nominal_n` needs relation add_remove, got {relation}. Leave `nominal_n` "
-            "out, or choose add_remove."
+            "`--nominal-n` (`nominal_n`) needs the relation add_remove, got "
+            f"{relation}. Drop it, or use `--relation add_remove` (`relation`)."
         )
     return n_rows if nominal_n is None else nominal_n
 
@@ -412,8 +412,9 @@ def check_unit(
         )
     if protect is not None and group_cap is not None:
         raise ValueError(
-            f"A fit protects groups or single {thing}s, got both "
-            f"`group_cap`={group_cap} and `protect`={protect!r}. Drop one of the two."
+            f"A fit protects groups or single {thing}s, got both `--group-cap` "
+            f"(`group_cap`) {group_cap} and `--protect` (`protect`) {protect}. Drop "
+            "one of the two."
         )
     if not grouped or group_cap is not None or np.isinf(epsilon):
         return []

@@ -32,9 +32,9 @@ def check_balanced(balanced: bool, loss: str, intercept: float) -> None:
     """
     if balanced and (loss != "softmax" or not intercept):
         raise ValueError(
-            "`balanced` needs the softmax loss and an intercept, got the loss "
-            f"{loss} and the intercept {intercept:g}. Use `--loss softmax --intercept "
-            "0.3` (`loss='softmax', intercept=0.3`), or drop `balanced`."
+            "`--balanced` (`balanced`) needs the softmax loss and an intercept, got "
+            f"the loss {loss} and the intercept {intercept:g}. Use `--loss softmax "
+            "--intercept 0.3` (`loss='softmax', intercept=0.3`), or drop `--balanced`."
         )
 
 

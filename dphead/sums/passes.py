@@ -134,7 +134,7 @@ def checked_sum(
             for made, run in pieces:
                 out = _each(block_sum.add, asks, out, made, block.y[run], used[run])
             return out
-        # `known` is False for this block, so the source read it alone: one piece
+        # `known` is False for this block, so the source did not join it with others
         ((made, _),) = pieces
         return _each(_add_checked, asks, out, block_sum, made, block, used, tested)
 

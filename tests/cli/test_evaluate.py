@@ -142,7 +142,7 @@ def test_unusable_input_is_refused(made, tmp_path):
         ((run, narrow), "(arrays, 12 columns)"),
         ((run, cut), "cut short"),
         ((run, splits), "--split"),
-        ((run, splits, "--split", "third"), "Name one of train, test"),
+        ((run, splits, "--split", "third"), "one of its splits: train, test"),
         ((tmp_path, splits, "--split", "test"), "run folder of `dphead fit`"),
     ):
         assert message in refusal("predict", *arguments)

@@ -69,7 +69,7 @@ def test_what_may_not_be_is_refused(digits, tmp_path):
         (("--epsilon", "1,x"), "write numbers: 0.5,1,2"),
         (("--set", "nothing=1"), "has no setting 'nothing'"),
         (("--set", "loss=softmax"), "a method among dp-fc, dp-adam, dp-sgd, dp-optax"),
-        (("--split", "test"), "Name one of all"),
+        (("--split", "test"), "one of its splits: all"),
         (("--n-rows", "9"), "at least as many rows as classes"),
     ):
         assert said in refusal(*public, *options), options

@@ -150,7 +150,7 @@ def test_what_cannot_be_used_is_refused_with_nothing_charged(rows):
         ({"row_norm": -1.0}, "row_norm must be"),
         ({"delta": 0.1}, "delta must be below 1/n"),
         ({"group_cap": 2}, "need each other"),
-        ({"relation": "add_remove"}, "needs `nominal_n`"),
+        ({"relation": "add_remove"}, "needs `--nominal-n`"),
     ):
         with pytest.raises(ValueError, match=said):
             regressor(ledger=ledger, **change).fit(x, y)

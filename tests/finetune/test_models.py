@@ -228,5 +228,5 @@ def test_an_image_size_that_the_model_cannot_take_is_refused():
 )
 def test_a_name_of_a_folder_or_a_hub_is_refused(name):
     """Reports, cards and the ledger publish the model's name, so a path in it."""
-    with pytest.raises((ValueError, OSError), match="--weights takes a path"):
+    with pytest.raises((ValueError, OSError), match="a path needs --weights"):
         build_network(ModelSpec(name), 2)

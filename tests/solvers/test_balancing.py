@@ -141,7 +141,7 @@ def test_the_mean_of_the_classes_is_expected_within_its_interval():
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-fc"])
 def test_scores_without_the_log_of_a_frequency_are_not_adjusted(method, setting):
     with pytest.raises(
-        ValueError, match=r"balanced. needs the softmax loss and an inter"
+        ValueError, match=r"balanced.\) needs the softmax loss and an inter"
     ):
         made(method, ProblemInfo(5000, D, M), **setting, balanced=True)
 

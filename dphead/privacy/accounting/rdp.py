@@ -81,7 +81,7 @@ def rdp_curve(
         # epochs, proofs/poisson.md for replace-one, proofs/groups.md for units.
         sd, q, rows = event.noise_multiplier, event.sampling_prob, event.rows_per_unit
         steps = event.epoch_steps
-        known = "RDP cannot bound allocated rows (epoch_steps above 1)"
+        known = "RDP cannot bound allocated rows (`--sampling allocation`)"
         use = "Use the accountant pld."
         require(steps == 1, known, "epoch_steps", steps, use)
         pair = "RDP of Poisson batches needs zero_out or add_remove"

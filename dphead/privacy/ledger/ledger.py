@@ -142,8 +142,9 @@ class Ledger(LedgerFile):
             kept = _budget_in(record.facts)
             if kept is None and record.plans:
                 raise LedgerError(
-                    "A budget can be set only before the first fit, and this ledger "
-                    f"has {len(record.plans)} fits. Keep the ledger without a budget."
+                    "A budget can be set only before the first fit. The number of fits "
+                    f"in this ledger is {len(record.plans)}. Keep the ledger without a "
+                    "budget."
                 )
             if kept not in (None, wanted):
                 raise LedgerError(
