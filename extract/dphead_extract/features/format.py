@@ -40,21 +40,18 @@ A file under construction is PATH.part. It is renamed when its last block is on 
 disk.
 """
 
-from dphead_extract.errors import ExtractError, FormatError, ResumableError
-from dphead_extract.features.reading import SCHEMA_VERSION, FeaturesFile, open_features
+from dphead_extract.errors import FormatError
+from dphead_extract.features.reading import FeaturesFile, open_features
 from dphead_extract.features.rows import Header, check_ids, group_ids, row_digest
 from dphead_extract.features.verify import check_blocks, verify
 from dphead_extract.features.writing import FeaturesWriter, write_features
 from dphead_extract.items import declared_dtype, is_missing, read_column
 
 __all__ = [
-    "SCHEMA_VERSION",
-    "ExtractError",
     "FeaturesFile",
     "FeaturesWriter",
     "FormatError",
     "Header",
-    "ResumableError",
     "check_blocks",
     "check_ids",
     "declared_dtype",
