@@ -152,6 +152,7 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
         If the file is damaged or of an unsupported format, or if the meaning or range
         of its samples is not known.
     """
+    declared = declared or PixelRange()
     try:
         return _read(data, lambda image, own: _decoded(image, own, declared))
     except UnreadableImage:
@@ -164,11 +165,9 @@ def decode_image(data: bytes, declared: PixelRange | None = None) -> np.ndarray:
         raise UnreadableImage(f"Pillow reports {type(error).__name__}") from error
 
 
-def _decoded(
-    image: Image.Image, samples: _Samples, declared: PixelRange | None
-) -> np.ndarray:
+def _decoded(image: Image.Image, samples: _Samples, declared: PixelRange) -> np.ndarray:
     image.load()
-    pixels = _canonical_array(image, declared, samples)
+    pixels = _canonical_array(image, samples, declared)
     return np.ascontiguousarray(_upright(pixels, image))
 
 
@@ -239,11 +238,10 @@ def _samples(image: Image.Image, data: bytes) -> _Samples:
         scaled = decoder in ("ppm", "ppm_plain") and image.mode != "1"
         most = arguments[-1] if scaled else 65535 if image.mode == "I" else 255
         return _Samples(most.bit_length(), most=most)
-    if image.format in ("JPEG", "MPO"):
-        if image.mode == "CMYK" and "adobe" not in image.info:
-            # Adobe inverts CMYK, and Pillow always assumes this
-            raise UnreadableImage("a CMYK JPEG without Adobe's marker")
-        return _Samples()
+    of_jpeg = image.format in ("JPEG", "MPO")
+    if of_jpeg and image.mode == "CMYK" and "adobe" not in image.info:
+        # Adobe inverts CMYK, and Pillow always assumes this
+        raise UnreadableImage("a CMYK JPEG without Adobe's marker")
     return _Samples()
 
 
@@ -282,15 +280,12 @@ def _samples_of_tiff(image: Any) -> _Samples:
 
 
 def _canonical_array(
-    image: Image.Image,
-    declared: PixelRange | None = None,
-    samples: _Samples | None = None,
+    image: Image.Image, samples: _Samples, declared: PixelRange
 ) -> np.ndarray:
     """Return uint8 (height, width) or (height, width, 3) of a Pillow image of any mode.
 
     Raises UnreadableImage for samples without a known range.
     """
-    samples, declared = samples or _Samples(), declared or PixelRange()
     if _is_deep(image, samples):
         return _gray(image, declared, samples)
     if samples.bits > 8 and declared != PixelRange():
@@ -339,7 +334,7 @@ def _gray(image: Image.Image, declared: PixelRange, samples: _Samples) -> np.nda
     return levels if clear is None else np.where(values == clear, np.uint8(255), levels)
 
 
-def to_uint8(values: np.ndarray, declared: PixelRange | None = None) -> np.ndarray:
+def to_uint8(values: np.ndarray, declared: PixelRange) -> np.ndarray:
     """Return the 8-bit levels of an image that is given as an array.
 
     Booleans become black and white. The range of floating-point numbers is 0 to 1
@@ -360,7 +355,7 @@ def to_uint8(values: np.ndarray, declared: PixelRange | None = None) -> np.ndarr
         )
     known = (0, 2**bits - 1) if kind == "u" and bits <= 16 else None
     known = (0, 1) if kind == "f" else known
-    return _levels(values, known, declared or PixelRange(), kind == "i")
+    return _levels(values, known, declared, kind == "i")
 
 
 def _levels(
