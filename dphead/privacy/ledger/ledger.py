@@ -426,16 +426,15 @@ class Ledger(LedgerFile):
             )
         first = facts.get("group_cap") or self.set_once("group_cap", json.dumps(cap))
         if (first == "null") != (cap is None):
-            found = "groups", "single rows", "Set `--group-cap` (`group_cap`) to any K"
+            first, found = "groups", "single rows"
+            todo = "Set `--group-cap` (`group_cap`) to any K, and drop `--protect`"
             if cap is not None:
-                found = (
-                    "single rows",
-                    f"groups (cap {cap})",
-                    "Drop `--group-cap` " + ("(`group_cap`) and protect single images"),
-                )
+                first, found = found, f"groups (cap {cap})"
+                todo = "Drop `--group-cap` (`group_cap`), and use `--protect image`"
+                todo += " (`protect='image'`) if the source has groups"
             raise LedgerError(
                 "All fits of a ledger need the unit of its first fit, which is "
-                f"{found[0]}, got {found[1]}. {found[2]}."
+                f"{first}, got {found}. {todo}."
             )
 
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":

@@ -133,8 +133,8 @@ class LedgerFile:
             raise LedgerError(
                 f"The ledger {self.path} belongs to "
                 f"{f'data set {kept}' if kept else 'no data set'}, but the features "
-                f"belong to data set {dataset_id}. Drop --ledger to use the ledger of "
-                "this data set."
+                f"belong to data set {dataset_id}. Drop --ledger (`ledger`) to use "
+                "the ledger of this data set."
             )
 
     def __reduce__(self) -> NoReturn:
@@ -175,7 +175,8 @@ class LedgerFile:
         if dataset_id not in (None, named):
             raise LedgerError(
                 f"The ledger {place} is not that of the features' data set "
-                f"{dataset_id}. Drop --ledger to use the ledger of this data set."
+                f"{dataset_id}. Drop --ledger (`ledger`) to use the ledger of this "
+                "data set."
             )
 
     def _open_file(self, path: str | Path, read_only: bool) -> None:
@@ -201,12 +202,12 @@ class LedgerFile:
         except UnicodeEncodeError as error:
             raise LedgerError(
                 f"The ledger's path {self.path!a} must be valid UTF-8. Rename the "
-                "folder or file, or name another ledger with --ledger."
+                "folder or file, or type the path of another ledger."
             ) from error
         if os.path.exists(self.path) and not os.path.isfile(self.path):
             raise LedgerError(
                 f"{self.path} is a folder, a pipe or a device, not an SQLite file. "
-                "Name a file with --ledger."
+                "Type the path of a ledger file."
             )
         try:
             self._check_beside()
@@ -223,8 +224,8 @@ class LedgerFile:
         except OSError as error:
             raise LedgerError(
                 f"{self.path} cannot be opened as a ledger ({error}). Name another "
-                "file with --ledger, or set DPHEAD_HOME to a writable folder on a "
-                "file system that supports hard links."
+                "file, such as with --ledger, or set DPHEAD_HOME to a writable folder "
+                "on a file system that supports hard links."
             ) from error
         except _FAULTS as error:
             raise self._unsound(error) from error
@@ -327,7 +328,7 @@ class LedgerFile:
         """
         found = dict(map(tuple, self.query(_CLOSING)))
         if MOVED in found and but != MOVED:
-            todo = "Drop --ledger, and set DPHEAD_LEDGER to the URL of its server."
+            todo = "Set DPHEAD_LEDGER to the URL of that server, and drop --ledger."
             if MERGED in found:
                 todo = "Repeat the command `dphead ledger people` that merged it."
             raise LedgerError(f"This ledger was moved to {found[MOVED]}. {todo}")
@@ -441,8 +442,8 @@ class LedgerFile:
         return LedgerError(
             f"The ledger {self.path} is not a sound SQLite file ({error}). Restore a "
             "copy that holds all its fits and releases, because an older copy would "
-            "not count the later ones. If the file is not a ledger, name another file "
-            "with --ledger."
+            "not count the later ones. If the file is not a ledger, type the path of "
+            "another file."
         )
 
     @contextmanager
@@ -587,7 +588,7 @@ def _check_whole(path: Path) -> None:
         raise LedgerError(
             f"{path} has {size} bytes and is not a whole SQLite file. If it was a "
             "ledger, restore a copy that holds all its fits and releases. Otherwise, "
-            "name another file with --ledger."
+            "type the path of another file."
         )
 
 
