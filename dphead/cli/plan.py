@@ -128,13 +128,15 @@ def plan(
     say("Forecast", _asked(found))
     click.echo(_table(found))
     say("Enough", _enough(found), *_reservations(found, charged))
-    q = found.question
     target = Target(
-        found.enough.epsilon, q.delta or 0, q.relation, group_cap=q.group_cap
+        found.enough.epsilon,
+        question.delta or 0,
+        question.relation,
+        group_cap=question.group_cap,
     )
-    facts = ProblemInfo(q.n_rows, width, rows.n_classes)
+    facts = ProblemInfo(question.n_rows, width, rows.n_classes)
     say("Noise", *about_noise(target, facts, "image"))
-    epsilon, delta = map(as_declared, (found.enough.epsilon, question.delta or 0))
+    epsilon, delta = as_declared(target.epsilon), as_declared(target.delta)
     say(
         "Next",
         "before the first private fit, set a budget for all fits:",
