@@ -43,8 +43,8 @@ class Survey:
     has_color: bool = False
     # keyed digests for the index
     digests: list[list[int]] = field(default_factory=list)
-    # digests (16 bytes) of all rows, b"" for unreadable ones
-    rows: list[bytes] = field(default_factory=list)
+    # digests (16 bytes) of all rows: b"" for unreadable ones, None if none was decoded
+    rows: list[bytes | None] = field(default_factory=list)
     deep: DeepImages = field(default_factory=DeepImages)
 
 
@@ -64,6 +64,7 @@ def survey(
     if arrays is not None and arrays.dtype == np.uint8 and index is None:
         found.has_color = arrays.ndim == 4
         found.shapes.add(arrays.shape[1:3])
+        found.rows = [None] * source.n_rows
         return found
 
     def look(raw: np.ndarray | bytes | None) -> Any:
@@ -265,8 +266,7 @@ class Loop:
     """Compute the rows of features files, block by block.
 
     Each file has its own backbone. An image is decoded once for all files. `checked`
-    has the digests of `Survey.rows`, or none. An image with a different digest ends the
-    loop.
+    has the digests of `Survey.rows`. An image with a different digest ends the loop.
 
     A job is one batch of the backbone with the largest batches. A batch never crosses a
     block, and several jobs run at the same time.
@@ -283,7 +283,7 @@ class Loop:
         source: Source,
         targets: Sequence[Target],
         progress: RowProgress,
-        checked: Sequence[bytes],
+        checked: Sequence[bytes | None],
     ):
         self.source, self.targets, self.progress = source, targets, progress
         self.checked = checked
@@ -327,8 +327,7 @@ class Loop:
             end = min(block + block_rows, n)
             for first in range(block, end, size):
                 rows = range(first, min(first + size, end))
-                checked = [self.checked[row] if self.checked else None for row in rows]
-                yield [*zip(map(self.source.raw, rows), checked, strict=True)]
+                yield [(self.source.raw(row), self.checked[row]) for row in rows]
 
     def _tell(self, extra: int = 0) -> None:
         self.progress(self.behind.next_row + extra, self.header.n_rows)

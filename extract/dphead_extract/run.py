@@ -310,7 +310,7 @@ def _check_written(
 def _fill(
     source: Source,
     targets: Sequence[Target],
-    checked: Sequence[bytes],
+    checked: Sequence[bytes | None],
     progress: RowProgress,
 ) -> None:
     writers = [target.writer for target in targets]
