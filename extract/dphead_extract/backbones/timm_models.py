@@ -330,8 +330,8 @@ def _timm_transform(
             f"in_chans={options.channels}."
         )
     overrides = {
-        "mean": options.mean and tuple(options.mean),
-        "std": options.std and tuple(options.std),
+        "mean": options.mean,
+        "std": options.std,
         "interpolation": options.interpolation,
         "crop_pct": options.crop_pct,
         "crop_mode": options.crop_mode,
