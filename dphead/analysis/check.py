@@ -439,18 +439,15 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
         total += as_declared(now["delta"])
         todo = f"State the plain sum of all fits, {total}, where you publish the run"
         if run.ended:
-            todo = f"Name the ledger {run.merged} (--ledger), which has the other fits"
+            todo = "State no sum before this command can read that ledger"
         yield Finding(*finding, todo)
 
 
 def notes(run: FinishedRun) -> list[str]:
     """Return notes for the reader: further fits, and what could not be checked."""
     ledger, found = run.report["ledger"], []
-    if run.fits is None and not run.lost:
-        found.append(
-            f"the ledger {run.merged or ledger['path']} is not reachable, so only the "
-            "report's releases were recomputed"
-        )
+    if (text := run.about_unread()) is not None:
+        found.append(f"{text}. Only the report's releases were recomputed")
     elif (later := len(run.fits or ()) - ledger["fits"]) > 0:
         # a merged ledger also counts fits that are older than this one
         kind = "more" if run.merged or run.ledger_now.get("is_sum") else "later"

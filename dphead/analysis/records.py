@@ -16,7 +16,6 @@ from dphead.analysis.ledger_place import (
     located,
     moved_to,
     opened_beside,
-    places_of,
 )
 from dphead.analysis.profiles import about_sum
 from dphead.analysis.protected import name_unit_in, stated_guarantee
@@ -101,8 +100,8 @@ class FinishedRun:
         The ledger that the run's ledger was merged into, or moved to, after the fit.
         `fits` are its fits, or None if it cannot be read.
     ended : bool
-        Whether ledgers were merged, and `merged` cannot be read. The budget is then no
-        guarantee, and the present total is unknown.
+        Whether ledgers were merged, and `merged` cannot be read or lacks fits. The
+        budget is then no guarantee, and the present total is unknown.
     limit : dict or None
         The "path", "identity", "budget", "is_sum", "dataset_id" and "people" of the
         ledger that has `fits`.
@@ -153,6 +152,23 @@ class FinishedRun:
         if self.limit is not None and data.get("dataset_id") is not None:
             data = data | {key: ledger[key] for key in ("dataset_id", "people")}
         return report | {"ledger": ledger, "data": data}
+
+    def about_unread(self) -> str | None:
+        """Explain why the ledger's present total is unknown, or return None."""
+        if self.fits is not None or self.lost:
+            return None
+        place = self.merged or self.report["ledger"]["path"]
+        todo = "Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
+        if self.ended:
+            return (
+                f"the run's ledger was merged into {place}, which cannot be read or "
+                f"lacks its fits, so the sum of all fits is unknown. {todo}, name that "
+                "ledger (--ledger), or repeat an interrupted `dphead ledger people`"
+            )
+        return (
+            f"the ledger {place} is not reachable, so merges and fits after this run "
+            f"are unknown. {todo}"
+        )
 
     def about_total(self) -> str:
         """Explain why `spent_now` may exceed the run's own epsilon (`about_sum`)."""
@@ -427,9 +443,9 @@ def _ledger_fits(
 
     If the ledger is unreachable, the result is empty. If it was closed and the place
     that it names cannot be read, the result has only "merged", this place, and "ended",
-    whether a merge closed it. If it does not count the run, the result has only "lost":
-    the path of an older copy or of `given`, or None for a different ledger in the place
-    of the run's own.
+    whether a merge closed it (`_unread_place`). If it does not count the run, the
+    result has only "lost": the path of an older copy or of `given`, or None for a
+    different ledger in the place of the run's own.
 
     Raises ValueError if the ledger contradicts the report, or if `given` is missing.
     """
@@ -459,7 +475,7 @@ def _ledger_fits(
     # a merge after the report may have fixed or lowered the budget
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place = counted_at(book)
-    away, ended = _unreadable_place(book), book.meta(MERGED) is not None
+    away, ended = _unread_place(book)
     book.close()
     if own is not None and not merged and theirs not in (None, own):
         todo = (
@@ -508,24 +524,28 @@ def _counts(
     return held and len(fits) >= count and not lacks
 
 
-def _unreadable_place(book: Ledger) -> str | None:
-    """Return the place that a closed ledger names, if it cannot be read.
+def _unread_place(book: Ledger) -> tuple[str | None, bool]:
+    """Return the place of fits that cannot be read, and whether a merge closed `book`.
 
-    After an interrupted move or merge, the place can be read. The fits then count in
-    `book` until all of them are at the place.
+    The place is None if all fits can be read: in `book`, or where it was moved or
+    merged. After an interrupted move, they count in `book`. After an interrupted merge,
+    the target can have other fits, so it is the place.
     """
     place, there = moved_to(book)
-    if place is None or there:
-        return None
-    if not is_on_server(place):  # on another machine, or in a moved home
-        return None if places_of(book) else place
+    if place is None:
+        return None, False
+    ended = book.meta(MERGED) is not None
     try:
         with closing(opened_beside(place, book)) as target:
-            return None if target.facts() else place
+            if there:
+                return _unread_place(target)
+            if target.facts() and not ended:
+                return None, False
     except HeldLedger:
         raise
     except LedgerError:  # for example, DPHEAD_LEDGER is not set
-        return place
+        pass
+    return place, ended
 
 
 def _limit(book: Ledger) -> dict[str, Any]:
@@ -534,8 +554,7 @@ def _limit(book: Ledger) -> dict[str, Any]:
         "path": book.path,
         "identity": book.meta(IDENTITY),
         "budget": book.budget(),
-        # a merge closed it, and its target lacks fits
-        "is_sum": book.is_sum() or book.meta(MERGED) is not None,
+        "is_sum": book.is_sum(),
         "dataset_id": book.meta("dataset_id"),
         "people": json.loads(book.meta(PEOPLE) or "null"),
     }

@@ -92,13 +92,9 @@ def note_changes(finished: Any) -> None:
     from dphead.privacy.ledger.store import IN_MEMORY
 
     _note([*outdated(finished), *uncounted(finished)])
-    path = finished.merged or finished.report["ledger"]["path"]
-    if finished.fits is None and not finished.lost and path != IN_MEMORY:
-        said = (
-            f"! the ledger {path} is not reachable, so merges and fits after this run "
-            "are unknown. Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
-        )
-        say("Note", said, err=True)
+    said = finished.about_unread()
+    if said is not None and finished.report["ledger"]["path"] != IN_MEMORY:
+        say("Note", f"! {said}", err=True)
 
 
 def _note(findings: Iterable[Any]) -> None:

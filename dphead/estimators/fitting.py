@@ -67,7 +67,7 @@ from dphead.planning.plan import FitPlan, large_delta, make_plan
 from dphead.planning.worth import about_noise, is_too_little
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import is_on_server, is_url
-from dphead.privacy.ledger.store import IN_MEMORY, PEOPLE
+from dphead.privacy.ledger.store import IN_MEMORY, MERGED, MOVED, PEOPLE
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import Solver
@@ -523,8 +523,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
         Raises ValueError for a fold of `cross_validate`, if `tuning` is "none" and this
         or a different ledger has earlier fits, if the folder holds an interrupted run,
-        and as `check_folder` does. Raises
-        LedgerError if the ledger does not have this fit.
+        and as `check_folder` does. Raises LedgerError if the ledger does not have this
+        fit, or was merged into a ledger that cannot be read or lacks its fits.
         """
         if vars(self).get("_is_fold"):
             raise ValueError(
@@ -538,6 +538,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
                 f"The ledger {ledger.path} does not have this fit. Keep this ledger in "
                 "its place, because it can have other fits. Restore a copy with all "
                 "fits in another place."
+            )
+        if ledger.meta(MERGED) is not None:
+            raise LedgerError(
+                f"Nothing was saved: the ledger was merged into {ledger.meta(MOVED)}, "
+                "which cannot be read or lacks its fits, so the sum of all fits is "
+                "unknown. Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit, or repeat "
+                "an interrupted `dphead ledger people`."
             )
         about = self._about
         at_fit, notes = about_people(vars(about.source)), self.privacy_.notes

@@ -158,12 +158,7 @@ def guarantee_of(
             f"Nothing was exported. {RESTORE}."
         )
     if finished.ended:
-        raise LedgerError(
-            f"the run's ledger was merged into {finished.merged}, which cannot be "
-            "read, so the sum of all fits is unknown. Nothing was exported. Set "
-            "DPHEAD_HOME and DPHEAD_LEDGER as in the fit, or name that ledger "
-            "(--ledger)."
-        )
+        raise LedgerError(f"Nothing was exported: {finished.about_unread()}.")
     report, ledger, now = finished.report, finished.ledger_now, finished.report_now()
     found = {key: report["guarantee"][key] for key in _GUARANTEE}
     # a budget covers the fits of its ledger, not fits on the same rows elsewhere

@@ -972,7 +972,9 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     if found.fits is None and not (ledger and (found.lost or found.merged)):
         places = ledgers_holding(dataset_id, said["ledger"]["fit_id"])
         read = (read_run(path, place) for place in places)
-        found = next((one for one in read if one.fits is not None), found)
+        # after a merge, only the merged ledger has all fits
+        right = (one for one in read if one.merged or not found.ended)
+        found = next((one for one in right if one.fits is not None), found)
     # arrays have no data set, and their ledger can have one
     dataset_id = dataset_id or found.ledger_now.get("dataset_id")
     dataset_id = dataset_id or data_set_of(None if ledger else found.lost)
@@ -981,7 +983,10 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
         Elsewhere(str(located(one["path"], folder)), identity=one.get("identity"))
         for one in (said["ledger"], found.limit or said["ledger"])
     )
-    others = _known(dataset_id, *([own.path] if found.limit else []))
+    # a closed ledger can lead to several copies of the merged one
+    closed = reported.path if ledger is None else ledger_path(ledger, None)
+    places = [own.path, *([closed] if os.path.isfile(closed) else [])]
+    others = _known(dataset_id, *(places if found.limit else []))
     # A copy at the report's path that does not count the run can have later fits. This
     # home may not know it, for example if arrays have no data set.
     unread = found.fits is None and not found.lost

@@ -19,7 +19,8 @@ from dphead.analysis.records import read_run
 from dphead.analysis.sealed import write_json
 from dphead.export.sklearn_head import load_head
 from dphead.fit.ledgers import read_known
-from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger import Ledger, LedgerError, seals
+from dphead.privacy.ledger.store import MERGED, MOVED
 
 X, Y = toy(120)
 CLASSES = [0, 1, 2]
@@ -249,6 +250,19 @@ def test_a_fit_that_its_ledger_lacks_is_not_saved(tmp_path):
     book.write_bytes(older)
     with pytest.raises(LedgerError, match="does not have this fit"):
         pickle.loads(pickle.dumps(model)).save(tmp_path / "run")
+    assert not (tmp_path / "run" / "report.json").exists()
+
+
+def test_a_fit_whose_sum_an_interrupted_merge_made_unknown_is_not_saved(tmp_path):
+    book = Ledger(tmp_path / "book.sqlite")
+    model = DPFeatureCovarianceClassifier(epsilon=0.5, delta=1e-3, classes=CLASSES)
+    model.set_params(ledger=book).fit(X, Y)
+    with book.transaction():
+        book.set_once(MERGED, "ab" * 16)
+        book.set_once(MOVED, str(tmp_path / "merged.sqlite"))
+        seals.seal(book)
+    with pytest.raises(LedgerError, match="so the sum of all fits is unknown"):
+        model.save(tmp_path / "run")
     assert not (tmp_path / "run" / "report.json").exists()
 
 

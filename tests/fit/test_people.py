@@ -653,11 +653,13 @@ def test_a_home_can_move_before_the_fits_of_a_merge_are_copied(
             break
     assert counted_in(id_of(one)) == id_of(one)  # closed, and not copied
     home = ledger_home()
+    assert read_known(tmp_path / "run").ended  # its place lacks the fits
     home.rename(moved)
     home.mkdir()
     monkeypatch.setenv("DPHEAD_HOME", str(moved))
-    known = read_known(tmp_path / "run")
-    assert known.fits is not None and len(known.fits) == 2  # where the merge began
+    assert read_known(tmp_path / "run").ended
+    said = refusal("export", tmp_path / "run", "--to", "sklearn", "-o", tmp_path / "no")
+    assert "the sum of all fits is unknown" in said
     refused = ""
     try:
         module.declare_people(one, clinic, False)
@@ -772,15 +774,15 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     merged = Path(str(Ledger(place).meta(MOVED)))
     merged.rename(tmp_path / "gone.sqlite")
     for command in ("report", project / "run", "--card"), ("check", project / "run"):
-        done = dphead(*command)
-        assert f"the ledger {merged} is not reachable, so" in words(done.out + done.err)
+        said = words("".join(dphead(*command)[1:]))
+        assert f"was merged into {merged}, which cannot be read or lacks" in said
     # a merge ended the budget's guarantee, and the sum of all fits is unknown
     said = refusal("export", project / "run", "--to", "sklearn", "-o", tmp_path / "no")
     assert "the sum of all fits is unknown" in said and str(merged) in said
     assert not (tmp_path / "no").exists()
     found = words(dphead("check", project / "run").out)
     assert "so the budget is no guarantee" in found
-    assert f"Name the ledger {merged} (--ledger)" in found
+    assert "State no sum before this command can read that ledger" in found
 
 
 def test_a_merged_ledger_is_followed_in_a_copy_of_its_folder(
@@ -805,6 +807,11 @@ def test_a_merged_ledger_is_followed_in_a_copy_of_its_folder(
     monkeypatch.setenv("DPHEAD_HOME", str(newer))
     charge_groups(two)
     assert "in 4 fits" in words(dphead("check", run, "--ledger", own).out)
+    # and the other places are listed, also in a home that knows none of them
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "third"))
+    said = words(dphead("check", run, "--ledger", own).out)
+    assert "in 4 fits" in said
+    assert f"count the ledger {Ledger(own).meta(MOVED)} (3 fits" in said
 
 
 def test_the_ledger_to_which_a_copy_moved_is_listed(tmp_path, clinic, monkeypatch):
