@@ -194,7 +194,7 @@ def readme(trained: Trained, takes: str, code: str) -> str:
     parts = [
         f"# A classifier {trained.kind}{how}",
         _filled(
-            f"It takes {input_in_words(trained, takes)}. Classes: {shown}{more}. "
+            f"It takes {cell(input_in_words(trained, takes))}. Classes: {shown}{more}. "
             f"{about_scores(trained.guarantee['balanced'])}"
         ),
         "From the folder above this one:",

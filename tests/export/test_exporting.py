@@ -211,6 +211,9 @@ def test_an_export_says_where_decisions_weight_classes_equally(run):
     named = {**facts, "class_names": ["\x1b[31m", "<img src=x>", "c"]}
     text = readme(Trained(run, head, named, guarantee, None), "features", "code")
     assert "\\x1b[31m, &lt;img src=x>, c" in text
+    facts = {**facts, "extraction": {"backbone": "<b>net"}}
+    text = readme(Trained(run, head, facts, guarantee, None), "features", "code")
+    assert "&lt;b>net" in text
 
 
 @pytest.mark.parametrize("to", FORMATS)

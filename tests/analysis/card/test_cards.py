@@ -98,6 +98,14 @@ def test_a_base_model_is_named_where_the_hub_has_it(folder):
     assert front(model_card(report))["base_model"] == "timm/resnet18.a1_in1k"
 
 
+def test_a_backbone_has_no_markup_in_the_model_card(folder):
+    report = read_run(folder / "private").report
+    extraction = {**report["data"]["extraction"], "backbone": "<img src=x>"}
+    report = report | {"data": report["data"] | {"extraction": extraction}}
+    card = model_card(report)
+    assert "&lt;img" in card and "<img" not in card
+
+
 def test_each_backbone_of_joined_features_is_named_with_its_weights(folder):
     parts = [
         {"backbone": "hf-hub:timm/resnet18.a1_in1k", "weights_sha256": "12" * 32},
