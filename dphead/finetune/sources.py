@@ -301,8 +301,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
 
     A features file has its own id. For images, an option may name the data set by an
     id, a file or a ledger. Otherwise it is the data set that already has the images, or
-    a new one. An interrupted run with --new-data-set keeps its data set. With an
-    infinite epsilon, no ledger and no id system, new images get no id. Without an
+    a new one. An interrupted run with --new-data-set keeps its data set. Without an
     index, only an option sets an id. A dry run keeps neither images, people nor a new
     id. A ledger in memory keeps no images, and `FinetuneOptions` refuses a declaration
     with it.
@@ -344,11 +343,8 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     )
     recorded, notable = not options.dry_run, [one for one in known if one.notable]
     with people.held():
-        uncounted = options.ledger is None and np.isinf(options.epsilon)
-        # the report states a declaration, so it must be checked and recorded
-        uncounted &= people.system is None
-        # the budget of a known data set, if any, covers every fit
-        if in_memory or (uncounted and not named and not notable):
+        if in_memory:
+            # the budget of a known data set, if any, covers every fit
             named = named or next((one.dataset_id for one in notable), None)
             people, recorded = People(), False
         else:

@@ -467,6 +467,20 @@ def test_a_run_that_protects_nothing_keeps_the_budget_of_each_data_set(
     assert listed == [(named(book.path, given.out), "some of the images")]
 
 
+def test_a_run_that_protects_nothing_is_charged_for_new_images(tmp_path):
+    """Otherwise its result could choose the settings of a later run unnoticed."""
+    source(tmp_path)
+    given = options(tmp_path, "run", epsilon=math.inf, ledger=None, seed=None)
+    given = replace(given, settings=replace(SETTINGS, noise_multiplier=None))
+    book = open_ledger(None, finetune(given)["report"]["data"]["dataset_id"])
+    assert book.count_fits() == 1
+    with pytest.raises(LedgerError, match="fits in this ledger is 1"):
+        fix_budget(book, 1.0, 1e-3)
+    later = options(tmp_path, "later", ledger=None, tuning="none")
+    with pytest.raises(ValueError, match="--tuning none is not true"):
+        finetune(later)
+
+
 def test_images_of_an_id_system_are_charged_to_its_ledger(tmp_path):
     """And one known person is no new person."""
     source(tmp_path, group=np.arange(60) // 2)
