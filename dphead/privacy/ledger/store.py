@@ -127,8 +127,9 @@ class LedgerFile:
         kept = self.meta("dataset_id")
         if kept is None and not read_only:
             kept = self.set_once("dataset_id", dataset_id)
-        # On a server, no file can be missing, so an empty ledger is a new one.
-        new = kept is None and self._db is None
+        # On a server, no file can be missing, so an empty ledger is a new one. A full
+        # disk can leave a file without a data set.
+        new = kept is None and (self._db is None or not self.count_fits())
         if kept != dataset_id and not new:
             raise LedgerError(
                 f"The ledger {self.path} belongs to "

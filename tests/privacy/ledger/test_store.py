@@ -469,6 +469,15 @@ def test_nothing_is_written_to_a_ledger_that_is_only_read(path, held):
     assert not missing.exists()
 
 
+def test_a_ledger_without_a_data_set_can_be_read_before_its_first_fit(tmp_path):
+    """A full disk can leave one, and the next fit completes it."""
+    begun = Ledger(tmp_path / "ledger.sqlite")
+    assert not Ledger(begun.path, "ab12", read_only=True).count_fits()
+    reserve(specs(), begun)
+    with pytest.raises(LedgerError, match="belongs to no data set"):
+        Ledger(begun.path, "ab12", read_only=True)
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_path_that_is_no_text_is_refused_before_a_file_is_made(tmp_path, read_only):
     folder = tmp_path / os.fsdecode(b"bad\xff")
