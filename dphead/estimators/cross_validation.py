@@ -16,6 +16,7 @@ from dphead.fit.fit import Fit, charge_ledger
 from dphead.planning.plan import FitPlan
 from dphead.privacy.ledger import Ledger
 from dphead.privacy.ledger.charge import Charge
+from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.solvers.settings import typed
 
 
@@ -128,7 +129,8 @@ def cross_validate(
     if estimator.classes is not None:  # the first fit refuses None
         require_same_kind(declared_dtype(y), declared(estimator.classes))
     fold = folds_of_rows(estimator, len(labels), groups, folds)
-    ledger = Ledger() if estimator.ledger is None else estimator.ledger
+    in_memory = estimator.ledger in (None, IN_MEMORY)
+    ledger = Ledger() if in_memory else estimator.ledger  # one for all folds
     charged = _OneCharge(folds)
     given: dict[str, Any] = estimator.get_params(deep=False)
     given["ledger"] = ledger

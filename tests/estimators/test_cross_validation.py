@@ -38,6 +38,13 @@ def test_a_budget_that_ends_between_two_folds_is_not_charged_at_all():
     assert found.epsilon == pytest.approx(ledger.spent(1e-3).epsilon, rel=1e-9)
 
 
+def test_folds_with_a_ledger_in_memory_share_it():
+    model = DPLeastSquaresClassifier(epsilon=1.0, ledger=":memory:", **GIVEN)
+    found = cross_validate(model, X, Y, folds=2)
+    first, second = (one.ledger_ for one in found.estimators)
+    assert first is second and first.count_fits() == 1
+
+
 def test_a_fold_has_the_seeds_epsilon_and_no_run_of_its_own(tmp_path):
     """Its report would list some releases of the charge of all folds."""
     model = DPLeastSquaresClassifier(random_state=0, **GIVEN)
