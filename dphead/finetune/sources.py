@@ -134,11 +134,13 @@ def _load_maps(
     rows, file = load_features(path, split, memory=0)
     start, stop = (0, rows.n_rows) if hosts is None else hosts.part(rows.n_rows)
     with file:
-        if options.group_cap is not None and not is_test:
-            raise ValueError(
-                f"--group-cap of a network needs images, and {path} is a features "
-                "file. Pass the images, or use `dphead fit --group-cap`."
-            )
+        if not is_test:
+            if options.group_cap is not None:
+                raise ValueError(
+                    f"--group-cap of a network needs images, and {path} is a features "
+                    "file. Pass the images, or use `dphead fit --group-cap`."
+                )
+            files.check_selection(file, options.relation)
         shape = options.shape or (rows.n_features,)
         if math.prod(shape) != rows.n_features:
             raise ValueError(
@@ -147,7 +149,6 @@ def _load_maps(
                 "CHANNELS,H,W."
             )
         given = tuple(options.classes.names or ()) or None
-        files.check_selection(file, options.relation)
         own, measured = rows, None
         if is_test:
             measured = Opened(rows.features(), rows.measured_labels(), rows.valid)

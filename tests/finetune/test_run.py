@@ -22,7 +22,7 @@ from commands import (
 )
 from core import reserve
 from dphead_extract.errors import ExtractError
-from dphead_extract.features.format import write_features
+from dphead_extract.features.format import FeaturesWriter, Header, write_features
 from dphead_extract.people import People
 from dphead_extract.sources.classes import Classes
 from exports import holds
@@ -398,6 +398,21 @@ def test_maps_of_a_features_file_with_private_normalization(tmp_path):
     ]
     state = read_network(tmp_path / "run")[1]
     assert state.center.shape == state.scale.shape == (81 * 49,)
+
+
+def test_test_rows_may_be_chosen_by_position(tmp_path):
+    """This changes no training row."""
+    asked = replace(maps(tmp_path), relation="add_remove")
+    with FeaturesWriter(
+        tmp_path / "first.h5",
+        Header(10, 81 * 49, config={"limit": 10}, class_names=["a", "b"]),
+    ) as writer:
+        writer.append(np.ones((10, 81 * 49)), {"labels": np.arange(10) % 2})
+        writer.finish()
+    with pytest.raises(ValueError, match="--limit chose its rows by positions"):
+        load_data(asked, tmp_path / "first.h5", None)
+    tested = load_data(asked, tmp_path / "first.h5", None, is_test=True)
+    assert tested.measured is not None
 
 
 @pytest.mark.parametrize("test", [None, "link.npz"])
