@@ -403,10 +403,9 @@ def test_maps_of_a_features_file_with_private_normalization(tmp_path):
 def test_test_rows_may_be_chosen_by_position(tmp_path):
     """This changes no training row."""
     asked = replace(maps(tmp_path), relation="add_remove")
-    with FeaturesWriter(
-        tmp_path / "first.h5",
-        Header(10, 81 * 49, config={"limit": 10}, class_names=["a", "b"]),
-    ) as writer:
+    names = {"class_names": ["a", "b"], "classes_declared": "classes-flag"}
+    header = Header(10, 81 * 49, config={"limit": 10}, **names)
+    with FeaturesWriter(tmp_path / "first.h5", header) as writer:
         writer.append(np.ones((10, 81 * 49)), {"labels": np.arange(10) % 2})
         writer.finish()
     with pytest.raises(ValueError, match="--limit chose its rows by positions"):
