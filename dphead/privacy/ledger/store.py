@@ -49,9 +49,9 @@ from dphead.privacy.ledger.schema import (
 MOVED = "moved"  # key of the place that a ledger was moved to
 AWAITS = "awaits"  # key of a digest of the ledger that moves to this one
 MERGED = "merged"  # key of the data set that a closed ledger was merged into
-GROUPS = "groups"  # begins the key of a digest of groups, before a secret key's name
+GROUPS = "groups"  # prefix of the key of a digest of groups; a key's name follows
 PEOPLE = "people"  # key of the declared id system, stored as JSON
-COUNTS = "counts"  # begins the key of a merged data set, before the data set's id
+COUNTS = "counts"  # prefix of the key of a merged data set; its id follows
 IDENTITY = "identity"  # key of a random id of the file, kept with its note
 SUM = "sum"  # key in a ledger whose total is a plain sum (`Ledger.is_sum`)
 IN_MEMORY = ":memory:"  # SQLite's name of a database in memory
@@ -239,13 +239,17 @@ class LedgerFile:
         for ending in _BESIDE if self.path != IN_MEMORY else ():
             with suppress(FileNotFoundError):
                 found = os.lstat(self.path + ending)
-                if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-                    raise LedgerError(
-                        f"{self.path}{ending} is a link, a second name of a file, a "
-                        "folder, a pipe or a device, so SQLite could write to another "
-                        "file. If it is the ledger's journal, replace it by a copy. "
+                regular = stat.S_ISREG(found.st_mode)
+                what = "a folder, a pipe or a device in the place of a file. Remove it."
+                if regular or stat.S_ISLNK(found.st_mode):
+                    what = (
+                        "a link or a second name of a file, so SQLite could write to "
+                        "another file. If you or a backup program linked the ledger's "
+                        "journal here, replace the link by a copy of the journal. "
                         "Otherwise remove it."
                     )
+                if not regular or found.st_nlink > 1:
+                    raise LedgerError(f"{self.path}{ending} is {what}")
 
     def _open_to_read(self) -> None:
         _check_whole(Path(self.path))
