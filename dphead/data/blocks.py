@@ -1,7 +1,7 @@
 """Choose block sizes, pad blocks, and widen float16 rows to float32.
 
-No shape depends on a row's value or on a sample. A full batch shows a small number of
-rows, rounded up to a multiple of 128 (`rows_of_block`).
+No shape depends on a row's value or on a sample. The shape of a full batch reveals a
+small number of rows, rounded up to a multiple of 128 (`rows_of_block`).
 """
 
 import numpy as np

@@ -393,8 +393,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         """Return the accuracy on labeled rows.
 
         The accuracy is an exact function of these rows. Do not publish it for private
-        rows. A file's rows without a label of `classes_` are left out. A row of an
-        array without such a label counts as wrong.
+        rows. If the label of a file's row is not in `classes_`, the row is left out. In
+        an array, such a row counts as wrong.
 
         Parameters
         ----------

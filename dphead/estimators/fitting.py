@@ -396,8 +396,8 @@ class HeadEstimator(PrivateEstimator):
         The fit then protects groups. None protects each row. Pass the same groups to
         all fits of a ledger: dphead does not compare the groups of arrays.
     group_mean : bool, default=False
-        Whether the mean of a group's rows of a class replaces these rows. At most
-        group_cap classes of a group are used: the first in the order of `classes_`.
+        Whether to replace a group's rows of each class by their mean. At most group_cap
+        classes of a group are used: the first in the order of `classes_`.
         The expected accuracy is then unavailable.
     backend : {"auto", "numpy", "jax"}, default="auto"
         Library that computes sums and weights. "auto" means JAX if it finds an
@@ -535,9 +535,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         check_folder(out, [])
         if self._result.plan.private and not ledger.holds(self._result.fit_id):
             raise LedgerError(
-                f"The ledger {ledger.path} does not have this fit. Keep this ledger in "
-                "its place, because it can have other fits. Restore a copy with all "
-                "fits in another place."
+                f"Nothing was saved: the ledger {ledger.path} does not have this fit. "
+                "Replace the ledger by a copy only if the copy has this fit and all "
+                "fits of the ledger. Without such a copy, this fit cannot be saved."
             )
         if ledger.meta(MERGED) is not None:
             raise LedgerError(

@@ -39,8 +39,8 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
         Fraction of mu**2 spent on the mean and on the count of its rows. 0 means no
         centering, and neither release.
     group_mean : bool, default=False
-        Whether the mean of a group's rows replaces these rows. A group then has one
-        mean, so set `group_cap` to 1.
+        Whether to replace a group's rows by their mean. A group then has one mean, so
+        set `group_cap` to 1.
 
     Attributes
     ----------

@@ -42,10 +42,10 @@ class DPRegressor(RegressorMixin, HeadEstimator):
 
     The fit releases a noisy count of the rows, a noisy mean, and a noisy Gram matrix of
     centered rows. With little noise, the target is a further column of the matrix,
-    which gives the weights. With much noise, and many features of rows of norm 1, six
-    noisy sums of clipped residuals give the weights, unless `ridge` is set or
-    `mean_share` is 0. If a row or its target is not finite, the row adds zero to every
-    sum.
+    which gives the weights. With much noise and many features, six noisy sums of
+    clipped residuals give the weights. This needs rows of norm 1 (`row_norm` is None),
+    no `ridge`, and a positive `mean_share`. If a row or its target is not finite, the
+    row adds zero to every sum.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class DPRegressor(RegressorMixin, HeadEstimator):
     row_norm : float, default=None
         Public clip norm of rows and of centered rows. A row and its target are clipped
         as one vector. Use None for rows of norm 1, such as the output of `Normalizer`.
-        Longer rows are then scaled to norm 1, in predictions, too. Centered rows are
+        Longer rows are then scaled to norm 1, in predictions too. Centered rows are
         clipped to 0.6 times their typical length, or 0.8 times with sums of residuals.
         This length follows from the released mean and spends no further budget.
     target_weight : float, default=1.0
@@ -69,8 +69,8 @@ class DPRegressor(RegressorMixin, HeadEstimator):
         Ridge penalty, in units of the mean Gram matrix of unit rows. None sets the
         penalty from the noise.
     group_mean : bool, default=False
-        Whether the mean of a group's rows replaces these rows. A group then has one
-        mean, so set `group_cap` to 1.
+        Whether to replace a group's rows by their mean. A group then has one mean, so
+        set `group_cap` to 1.
 
     Attributes
     ----------

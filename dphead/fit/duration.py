@@ -1,7 +1,7 @@
 """Forecast the time of a fit from public sizes, and limit sums of matrices per class.
 
 The forecast is the number of operations divided by measured rates. It omits reading
-from disk. It includes the time to verify sums only for sums of one matrix per class. It
+from disk. It counts the verification of sums only if they are one matrix per class. It
 is only accurate enough to distinguish minutes from hours.
 """
 

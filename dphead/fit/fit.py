@@ -187,7 +187,7 @@ class Fit(Generic[_T]):
             release does not support, if `check_duration` refuses the fit, if processes
             differ, or if this runs in a function that jax traces.
         RuntimeError
-            If a sum of hostile rows is wrong (`VerifiedSum.check`).
+            If sums of test rows are wrong (`VerifiedSum.check`).
         """
         with all_or_none(self.hosts):
             if uses_jax(self.backend) or hasattr(self.plan.solver, "needs_jax"):
@@ -204,7 +204,7 @@ class Fit(Generic[_T]):
         return seconds
 
     def _check_sizes(self) -> None:
-        """Raise ValueError if rows lack the plan's sizes or have unusable label sets.
+        """Raise ValueError for sizes other than the plan's, or unusable label sets.
 
         A private number of rows is not compared.
         """

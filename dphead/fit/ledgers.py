@@ -203,8 +203,8 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
     LedgerError
         If the data set belongs to an id system, and the source has no ids or does not
         name the system. If the people were not recorded in the index of people, or if
-        their ledger is not that of the id system. Of a row's values, only the group can
-        cause this error, which is for the data holder only.
+        their ledger is not that of the id system. This error is for the data holder
+        only: it can depend on a row's group, but on no other value of a row.
     ExtractError
         If people who were declared new are in a data set with a different ledger.
     """
@@ -447,11 +447,12 @@ class Elsewhere:
         Number of fits. None if the ledger is missing, replaced or unreadable.
     budget : dict or None
         As `Ledger.budget`. If the ledger is missing, replaced or unreadable, epsilon
-        and delta can be those that were noted.
+        and delta can come from its notes (`noted_budget`).
     overlap : Overlap or None
         Images shared with a different data set, if they led to this ledger.
     shares : bool
-        Whether the ledger is that of a different data set that shares the run's ledger.
+        Whether this ledger belongs to a different data set, and one ledger counts both
+        data sets.
     identity : str or None
         The ledger's random identity, if it has one.
     protects : str or None
@@ -491,7 +492,7 @@ class Elsewhere:
         """Return path, fits and data set of the ledger, for the data holder only."""
         of = "this data set"
         if self.shares:
-            of = f"data set {self.dataset_id}, which shares the ledger of this one"
+            of = f"data set {self.dataset_id}, which shares this data set's ledger"
         if (o := self.overlap) is not None:
             of = f"data set {o.dataset_id}, which holds {o.shared:,} of these images"
         return f"{self.place} of {of}"
@@ -613,8 +614,8 @@ def check_store(
 ) -> None:
     """Raise LedgerError if charged ledgers of this home are not in the store at a URL.
 
-    Charges look for ledgers, images and people in one store: the team's server, or
-    the home without `url`. Other members do not count fits in files, so all files with
+    Charges look for ledgers, images and people in one store: the team's server, or,
+    without `url`, the home. Other members do not count fits in files, so all files with
     fits or a budget must move before this home uses the server. If the ledger `moving`
     is being moved, other ledgers can move later, but only one of each data set. Ledgers
     of the data sets in `merging`, which are being merged, are not refused.
@@ -639,8 +640,8 @@ def check_store(
         todo = "Repeat the command `dphead ledger people` of its features files first."
     elif moving is not None and (moving.count_fits() or moving.budget()):
         todo = (
-            "It cannot move to the server, which takes only one ledger of a data set "
-            "that has fits or a budget. Unset DPHEAD_LEDGER to charge these images "
+            "It cannot move to the server, which takes only one ledger with fits or a "
+            "budget for each data set. Unset DPHEAD_LEDGER to charge these images "
             "here. "
             f"{_OTHER_HOME}"
         )
@@ -975,7 +976,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
         # after a merge, only the merged ledger has all fits
         right = (one for one in read if one.merged or not found.ended)
         found = next((one for one in right if one.fits is not None), found)
-    # arrays have no data set, and their ledger can have one
+    # arrays have no data set, but their ledger can have one
     dataset_id = dataset_id or found.ledger_now.get("dataset_id")
     dataset_id = dataset_id or data_set_of(None if ledger else found.lost)
     folder = path if path.is_dir() else path.parent

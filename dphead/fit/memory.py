@@ -35,7 +35,7 @@ _JAX_BYTES = 300 << 20  # compiler and buffers of jax; chosen
 _FREED_BYTES = 64 << 20
 # features are loaded if there are more passes; chosen, not measured
 _PASSES_STREAMED = 2
-_BYTES_A_ROW = 64  # labels, splits, groups and counts of used slots, for each row
+_BYTES_A_ROW = 64  # label, split, group and number of uses in a pass, for each row
 _TEST_SCORE_BYTES = 12  # a score in float32 and its copy in float64
 _SENT_COPIES = 4  # copies of a sum sent between processes; chosen
 # Numbers of arrays in the code of `sums.cpu` and `privacy.statistics`. Raise them if a

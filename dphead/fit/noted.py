@@ -48,8 +48,8 @@ def has_home() -> bool:
 def writable_home() -> Iterator[None]:
     """Ignore errors of a home that is read-only or belongs to another user.
 
-    Raises LedgerError for another error, such as a full disk, or a single file of
-    another user: without its lock or its note, a later budget would not count the fit.
+    Raises LedgerError for other errors, such as a full disk, or for a single file of
+    another user. Without the lock or the note, a later budget would not count the fit.
     Raises ForeignFile if a link is in the place of a file.
     """
     try:

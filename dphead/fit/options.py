@@ -105,8 +105,8 @@ _AXES_FROM = _method_option(
     shared=False,
 )
 AXES_COUNT = _method_option(
-    "Number of axes of --axes-from. Default: by the number of training images, the "
-    "classes and the noise; none if they would not help.",
+    "Number of axes of --axes-from. Default: set from the numbers of training images "
+    "and classes, and from the noise; no axes if they would not help.",
     AT_LEAST_ONE,
     resumed=True,
 )

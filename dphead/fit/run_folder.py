@@ -87,7 +87,7 @@ def beside_others(
         with closing(read_ledger(ledger, dataset_id)) as book:
             ids = [fit["fit_id"] for fit in book.fits()]
         earlier = ids.index(fit_id) if fit_id in ids else len(ids)
-    # arrays have no data set, and their ledger can have one
+    # arrays have no data set, but their ledger can have one
     found = charged_elsewhere(dataset_id or data_set_of(ledger), own)
     for one in known:
         beside = charged_elsewhere(counted_in(one.dataset_id), own)
@@ -184,7 +184,7 @@ def locked(out: Path) -> Iterator[None]:
     Raises
     ------
     ValueError
-        If another process uses the folder or has finished a run in it.
+        If another process uses the folder, or if it holds a finished run.
     OSError
         If the folder cannot be written, or if the file system has no locks.
     """

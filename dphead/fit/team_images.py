@@ -61,9 +61,9 @@ class TeamImages(ImageIndex):
         """Add images to an entry, here and in the home's index.
 
         The note comes first: without it, a home that knows the images would charge a
-        file instead of the server's ledger. Data sets of the home that share notably
-        many images with this one get these images on the server too, and a mark. So the
-        server has the overlap, for charges of other members.
+        file instead of the server's ledger. If data sets of the home share notably many
+        images with this one, the server gets the shared images for their entries too,
+        and marks. So charges of other members see the overlap.
         """
         self._note(dataset_id)
         own, decoded = self._decoded(digests)

@@ -98,7 +98,8 @@ def power(xp: Any, distance: Array, rate: Array) -> Array:
         Real value of one unit of a score.
     """
     table = xp.asarray(powers_of_two())
-    # The conversion to int64 truncates in numpy and in jax, so both find one index.
+    # The conversion to int64 truncates in numpy and in jax, so both find the same
+    # index.
     exponent = distance * (rate * POWERS_PER_NAT)
     exponent = xp.minimum(exponent, float(MAX_POWER)).astype(xp.int64)
     return xp.take(table, exponent % POWER_TABLE_SIZE) >> (exponent // POWER_TABLE_SIZE)

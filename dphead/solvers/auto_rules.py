@@ -30,7 +30,7 @@ DESCENT = GradientDescent(
     ema_decay=0.9,
     # ablation, "the center's share": with few rows, 0.1 to 1.2 points better than 0.3,
     # and 0.05 worse to 0.25 better with two classes of unequal size. "no intercept
-    # column": classes of equal size gain nothing from the column, so it is for others.
+    # column": classes of equal size gain nothing from it. It serves unequal classes.
     intercept=0.1,
 )
 
@@ -55,8 +55,8 @@ _FAINT, _FAINT_CLASSES = 1.5, 20
 # The lower bound is _FEW_STEPS from _FEW_STEPS_AT on, and falls to _FEWEST_STEPS below.
 # ablation, "30 steps": 0.2 to 0.6 points worse at ε = 4 and 8
 _STEPS, _STEPS_AT = 120, 1e4
-# ablation, "few rows": without the count, 30 steps are 0.1 to 1.4 points better than 60
-# at an n·mu of 30 to 540; 30 steps are 0.1 worse at 2,800
+# ablation, "few rows": in fits without the count of correct rows, 30 steps are 0.1 to
+# 1.4 points better than 60 at an n·mu of 30 to 540, and 0.1 worse at 2,800
 _FEWEST_STEPS, _FEW_STEPS, _FEW_STEPS_AT = 30, 60, 1.2e3
 _MOST_STEPS = 100  # ablation, "120 steps": no better on CIFAR-10
 # From this number of features on, _MOST_STEPS grows in proportion to the features;

@@ -197,8 +197,8 @@ class LeastSquares:
             ridge = spectral.best(candidates(facts.n_rows, gram.noise_sd, width))
             weights, floor = spectral.weights(ridge), spectral.floor(ridge)
         elif self.shrink and width <= WIDEST_SHRUNK and not self.error_bars:
-            # claim E covers functions of the eigenvalues alone, and these weights also
-            # depend on the directions of the class sums: no error bars
+            # No error bars: claim E covers functions of the eigenvalues alone. These
+            # weights depend on the directions of the class sums too.
             share = _SHRUNK_EDGE_SHARE
             ridge = ridge_for(facts, gram.noise_sd, self.ridge, share)
             return shrunk_weights(gram, sums, ridge), None

@@ -214,8 +214,8 @@ def all_or_none(hosts: Hosts | None) -> Iterator[None]:
     Raises
     ------
     LedgerError or ValueError
-        If the block failed on another process only. LedgerError if that process raised
-        it, so that all of them can try another budget.
+        If the block failed on another process only. It is a LedgerError if that process
+        raised one, so that all processes can try another budget.
     """
     own: Exception | None = None
     try:
@@ -257,9 +257,10 @@ class SumOfParts:
 
     Guarantee
     ---------
-    Each slot (of the sample) is in one part, and its process adds it exactly once or
-    raises an error (`checked_sum`). Each process's sum is added once, in int64. In
-    sums for heads, all parts have process 0's transform and weights.
+    Each row belongs to one part. The process with this part adds the row exactly once,
+    or raises an error (`checked_sum`). If the release uses a sample, this holds for the
+    sampled rows. Each process's sum is added once, in int64. In sums for heads, all
+    parts have process 0's transform and weights.
     """
 
     def __init__(self, hosts: Hosts, own: Rows) -> None:

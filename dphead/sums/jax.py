@@ -38,7 +38,9 @@ _SHORT_FACTORS = (Gradient, Gram, ClassSums)  # statistics with factors of 13 bi
 _HALF_BASE = 64  # XLA's row integer is _HALF_BASE * high + low, both of 8 bits
 _MAX_HALVES = 96  # largest |low + high|: 32 + 64
 _DEVICE_ROWS = 1 << 17  # rows of one product on a device: 2**17 * 96**2 < 2**31
-# strips of a symmetric product on a CPU: 10 of 16 blocks are computed; chosen
+
+# On a CPU, a symmetric product is computed in 4 strips, without the blocks below the
+# diagonal: 10 of 16 blocks. The number affects speed only. Chosen, not measured.
 _STRIPS = 4
 
 

@@ -906,7 +906,7 @@ def test_a_ledger_that_is_found_after_the_merge_counts(store, tmp_path, clinic):
         assert "Repeat the command `dphead ledger people`" in said
     else:
         assert "the budget epsilon=2" in said
-        assert f"data set {id_of(two)}, which shares the ledger of this one" in said
+        assert f"data set {id_of(two)}, which shares this data set's ledger" in said
     fitted("ledger", "people", clinic, two)
     assert fits_of(two) == 1
     with charging(book):

@@ -69,9 +69,10 @@ def epoch_losses(
     if ratio is None:
         return nothing
     unseen, seen = ratio
-    # P is the first distribution of the pair, Q the second. Under P, only probabilities
-    # of W_1, one ratio, are multiplied by it: E_Q[R f(R)] = E_Q[W_1 f(R)]
-    # (proofs/allocation.md, step 3). A factor R would multiply the errors of all.
+    # P is the first distribution of the pair, Q the second. R is the mean of the ratios
+    # W_1, W_2, ..., and E_Q[R f(R)] = E_Q[W_1 f(R)] (proofs/allocation.md, step 3). So
+    # for P, only the probabilities of W_1 are multiplied, each by its W_1. A factor R
+    # would multiply the errors of the whole sum by large ratios.
     if direction == "removed":
         sums = composed(self_composed(unseen, steps - 1), seen)
     else:

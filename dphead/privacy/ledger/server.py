@@ -215,7 +215,7 @@ def held(url: str, lock: str = "") -> Iterator[Callable[[], None]]:
 def is_same(url: str, other: str) -> bool:
     """Return whether two URLs lead to one database: each sees a lock of the other.
 
-    A copy of a database has the id of the first one, so ids do not tell.
+    A copy of a database has the same id, so ids cannot tell the two apart.
     """
     lock = secrets.token_hex(16)
     with held(url, lock), _connection(other) as connection, one_error():
