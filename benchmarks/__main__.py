@@ -1,4 +1,4 @@
-"""Run `python -m benchmarks`; errors that a user can correct take one line."""
+"""Run `python -m benchmarks`. Print an error that a user can correct in one line."""
 
 from benchmarks.commands import main
 

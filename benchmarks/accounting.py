@@ -11,12 +11,12 @@ from dphead.analysis.tan import MIN_SIGMA, total_amount_of_noise
 from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, compose_epsilon, rdp_curve
 
-# eta of a whole training, by epsilon; eta of a step, delta and steps are equal for both
+# eta of a whole training, by epsilon; the next three constants hold for both epsilons
 TAN23_ETA = {1: 0.13, 8: 0.95}
 TAN23_ETA_STEP = 3.9e-3
 TAN23_DELTA = 1 / 1.2e6
 TAN23_STEPS = (1800, 7200, 18_000, 72_000)
-_PRIVACY_WALL = 0.5  # noise multiplier, TAN23 Figure 2; below, epsilon is meaningless
+_PRIVACY_WALL = 0.5  # noise multiplier, TAN23 Figure 2; below it, epsilon grows fast
 _SIGMAS = np.geomspace(0.3, 16, 40).tolist()  # noise multipliers of the axes; chosen
 _FIGURE3_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)  # RDP orders; chosen
 
@@ -41,8 +41,8 @@ def figure9_noise(
     References
     ----------
     TB21, Figure 9. Feldman, Mironov, Talwar, Thakurta 2018, Theorems 22 and 23:
-    RDP 2 α / σ² ((epochs − 1) / batches + 1) at order α, that of a Gaussian release
-    with a noise multiplier of σ / (2 √((epochs − 1) / batches + 1)).
+    RDP 2 α / σ² ((epochs − 1) / batches + 1) at order α. A Gaussian release with a
+    noise multiplier of σ / (2 √((epochs − 1) / batches + 1)) has the same RDP.
     """
     steps = GaussianEvent(1.0, prob, round(epochs / prob))
     sampled, alone = (

@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def run() -> None:
-    """Compute all rows again, and store them."""
+    """Compute all numbers again, and store them."""
     path = OUT / "claims.jsonl"
     path.unlink(missing_ok=True)
     for row in printed():
@@ -95,7 +95,7 @@ def agrees(row: Row) -> bool:
 
 
 def of(claim: Claim) -> list[Row]:
-    """Return the stored rows of a claim."""
+    """Return the stored numbers of a claim."""
     return [
         row
         for row in read(OUT / "claims.jsonl")

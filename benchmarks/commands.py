@@ -16,7 +16,7 @@ EXTRACTION = ("scattering", "loader", "photographs")
 
 @click.group()
 def main() -> None:
-    """Measure on real data, store every row, and render the tables."""
+    """Measure on real data, store every result, and render the tables."""
 
 
 def experiment(name: str) -> Any:
@@ -70,8 +70,8 @@ def list_claims(selectors: tuple[str, ...]) -> None:
 
     CLAIM: PAPER, PAPER-TABLE, PAPER-TABLE-DATASET or PAPER-TABLE-DATASET-EPSILON, such
     as FC23-3 or TB21-1-mnist-2.93, or the name of one number, such as
-    TB21-1-mnist-2.93:2. The default is all claims. In a command, NAME is any name that
-    follows it.
+    TB21-1-mnist-2.93:2. The default is all claims. If a command has the word
+    NAME, replace it by one of the names listed after the command.
     """
     from benchmarks import jobs, runner, verdicts
     from benchmarks.claims import PAPERS
@@ -130,7 +130,8 @@ def reproduce(selectors: tuple[str, ...], draws: int, **given: Any) -> None:
 def plans() -> None:
     """Plan the releases of every claim's jobs, without any data (minutes).
 
-    Exit code 1: a job is refused that TABLES.md does not name as refused.
+    Exit code 1 means that a job is refused for another reason than the largest noise
+    of dp-newton (2^44 units), which TABLES.md explains.
     """
     from benchmarks import runner
 
@@ -142,7 +143,7 @@ def plans() -> None:
 
 @main.command()
 def tables() -> None:
-    """Render all tables, READMEs and pictures from the stored rows.
+    """Render all tables, READMEs and pictures from the stored results.
 
     They are TABLES.md, the README's tables, results/*/README.md and the pictures of
     results/.
@@ -154,7 +155,7 @@ def tables() -> None:
 
 @main.command()
 def figures() -> None:
-    """Draw the papers' numbers beside ours, from stored rows."""
+    """Draw the papers' numbers beside ours, from stored results."""
     from benchmarks import accounting
     from benchmarks import figures as module
 
@@ -233,7 +234,7 @@ def scale(folder: Path) -> None:
 @click.argument("parts", nargs=-1)
 @click.option("--tiny", is_flag=True, help="Try every part at a small size.")
 def gpu(parts: tuple[str, ...], tiny: bool) -> None:
-    """Measure sums, extraction and releases on an accelerator, or some PARTS."""
+    """Measure PARTS on an accelerator. Default: sums, extraction and releases."""
     module = experiment("gpu")
     for part in parts or module.PARTS:
         module.PARTS[part](tiny)
@@ -242,7 +243,7 @@ def gpu(parts: tuple[str, ...], tiny: bool) -> None:
 @main.command()
 @click.argument("jobs", nargs=-1, type=click.Choice(EXTRACTION))
 def extraction(jobs: tuple[str, ...]) -> None:
-    """Time extraction beside kymatio and timm, and from 500 photographs to a head."""
+    """Time extraction beside kymatio and timm, and fit a head to 500 photographs."""
     for job in jobs or EXTRACTION:
         getattr(experiment("extraction"), job)()
 
@@ -255,14 +256,14 @@ def extraction(jobs: tuple[str, ...]) -> None:
 @click.option(
     "--tries",
     type=click.IntRange(1),
-    help="Number of tries, fewer than all tries of a probe (the default).",
+    help="Largest number of tries of a probe. Default: all.",
 )
 @click.option(
     "--seed",
     default=0,
     show_default=True,
-    help="Seed of these tries; parts of one commit add up. For points: a command's "
-    "number.",
+    help="Seed of these tries. Results with several seeds at one commit are added up. "
+    "For points: the number of a command.",
 )
 def faults(probes: tuple[str, ...], tries: int | None, seed: int) -> None:
     """Test commands that are killed or run at once, and damaged files and disks."""

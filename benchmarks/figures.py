@@ -1,4 +1,4 @@
-"""Draw the papers' numbers beside ours, and accuracy against epsilon, from stored rows.
+"""Draw stored results: beside the papers' numbers, and accuracy against epsilon.
 
 `python -m benchmarks figures` writes a picture of each paper for TABLES.md and
 docs/papers.md, and one for docs/results.md.

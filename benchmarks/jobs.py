@@ -26,7 +26,7 @@ CHOSEN = Path(__file__).parent / "claims" / "chosen.toml"
 PAPER, EXACT = "the paper's", "exact"  # accountings
 TB21_ACCOUNTANT = "rdp-classic"
 DRAWS = 5
-# verdicts of claims that no stored row decides
+# verdicts of claims without a stored result
 NOT_RUN, ARITHMETIC, CITED = "not run yet", "arithmetic", "cited or not printed"
 ACCELERATOR, NOT_PUBLIC = "needs an accelerator", "needs weights that are not public"
 LICENSED = "needs data under a license"
@@ -68,7 +68,7 @@ class Job:
         """Return everything that decides the result, as JSON data."""
         data = asdict(self) | {"epsilon": str(float(self.epsilon)), "held_out": False}
         left_out = {"draws", "label"}
-        # leave out defaults, because the oldest stored rows lack these two fields
+        # leave out defaults, because the oldest stored results lack these two fields
         left_out |= {"sampling"} if self.sampling == "poisson" else set()
         left_out |= {"rows"} if self.rows is None else set()
         return {k: v for k, v in data.items() if k not in left_out}
@@ -87,7 +87,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Return the job's key in stored rows."""
+        """Return the job's key in stored results."""
         return hashlib.sha256(
             json.dumps(self.described(), sort_keys=True).encode()
         ).hexdigest()[:12]
@@ -128,7 +128,7 @@ def standing(claim: Claim) -> tuple[str, str]:
 
 
 def measured_here(claim: Claim) -> bool:
-    """Return whether a CPU can measure a claim's jobs, and they decide the claim."""
+    """Return whether a CPU can run jobs that decide a claim."""
     decides = claim.features == "ScatterNet" or claim.metric not in SPREAD
     return decides and any(job.here for job in jobs_of(claim))
 
@@ -254,7 +254,7 @@ def _network(claim: Claim, preset: str) -> Job:
         sigma, batch_size = known["noise_multiplier"], known["batch_size"]
         events = [GaussianEvent(sigma, batch_size / claim.n_rows, known["steps"])]
         spent = compose_epsilon(events, delta, accountant="rdp")
-        # the printed epsilon is that of other numbers of rows (Tables 4 to 6)
+        # the printed epsilon can be for another number of rows (Tables 4 to 6)
         epsilon = max(epsilon, math.ceil(1e4 * spent) / 1e4)
     if claim.settings.get("parameters") == 168_000:
         settings["model"] = "tb21-cifar10-small"
@@ -281,9 +281,8 @@ def _head(claim: Claim, preset: str) -> Job:
     settings = dict(claims.needs("searched").get(claim.method, {}))
     if "epochs" in claim.settings and claim.method != "dp-ls":
         settings["steps"] = int(claim.settings["epochs"])
-    if columns := presets.columns(
-        preset
-    ):  # without noise, those of the largest epsilon
+    if columns := presets.columns(preset):
+        # a fit without noise takes the settings of the largest epsilon
         epsilon = min(float(claim.epsilon), columns[-1]["epsilon"])
         column = presets.column(preset, epsilon=epsilon)
         settings = {k: column[k] for k in ("learning_rate", "steps")}
@@ -478,9 +477,9 @@ def quick() -> list[Job]:
 def select(selector: str, backbone: str = "") -> list[tuple[Claim | None, Job]]:
     """Return the (claim, job) pairs that run here, of claims or of `quick`.
 
-    `backbone` is that of a user's features file, or "". With it, return claims and jobs
-    of heads that need this backbone. If there are none, return those of heads on
-    features that no public weights give. `quick` ignores it.
+    `backbone` is the backbone of a user's features file, or "". With a backbone, return
+    claims and jobs of heads that need it. If there are none, return those of heads on
+    features without public weights. `quick` ignores `backbone`.
 
     Raises ValueError if the selector names no claim.
     """

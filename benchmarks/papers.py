@@ -1,9 +1,11 @@
 """Compare `auto` with the papers' linear heads on public features.
 
 docs/results.md has the whole table, and the README has five rows. The papers' numbers
-come from `claims/`. Their exact epsilon is computed from the noise that their
-accountant gives for the printed epsilon (FC23: full batches; TB21: stored fits with its
-settings). The numbers of `auto` are stored rows at the nearest epsilon that was run.
+come from `claims/`. The exact epsilon of a number is the epsilon of the paper's noise.
+For FC23, zCDP calibrates the noise of full batches to the printed epsilon. For TB21,
+the exact epsilon is read from stored fits with the paper's settings. Numbers without
+such a fit (De22) have no exact epsilon. The accuracies of `auto` are stored results at
+the nearest epsilon that was run.
 """
 
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from dphead.planning.calibration import calibrate
 from dphead.privacy.accounting import GaussianEvent, epsilon_from_mu
 
 DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
-OURS = {  # our stored rows for a data set and the papers' kind of features
+OURS = {  # (data set, whether a network was pretrained): results/heads/ file, features
     ("cifar10", True): ("cifar10-mobilenetv2", "MobileNetV2, ImageNet-1k"),
     ("cifar10", False): (
         "cifar10-deep-patches-joined",
@@ -40,10 +42,11 @@ these data and did not count these trials (FC23: 200 trials per reported figure)
 settings to tune. Its ε is exact and covers all releases. The ε of `auto` is the nearest
 value that was run.
 
-TB21 and `auto` both use ScatterNet's wavelets, which dphead normalizes without private
-data. The last column names opponent colors, mirror images, a second scale, larger
-images, and layers of random filters. FC23's and De22's backbones are unavailable, and
-far larger than MobileNetV2."""
+In TB21's rows, both heads use ScatterNet's wavelets. dphead normalizes their outputs
+without private data, and adds the steps that the last column names: layers of random
+filters ("patches"), a second scale, larger images ("48 px"), opponent colors, and
+mirror images ("mirrored"). FC23's and De22's backbones are unavailable, and far larger
+than MobileNetV2."""
 FIVE = (  # (data set, printed epsilon) of the README's rows
     *(("mnist", "1.2"), ("mnist", "2.0"), ("mnist", "2.93")),
     *(("fashion-mnist", "3.0"), ("cifar10", "3.0")),
@@ -87,13 +90,13 @@ def chosen() -> Iterator[Claim]:
 
 
 def exact_epsilon(claim: Claim, stored: Rows) -> float | None:
-    """Return the exact epsilon of a claim, or None if the paper's noise is unknown."""
+    """Return the exact epsilon of a claim, or None if no fit gives it."""
     epsilon = float(claim.epsilon)
     delta = float(claim.delta)
     if claim.paper == "FC23":
         sigma = calibrate([GaussianEvent(1.0)], epsilon, delta, accountant="zcdp")
         return epsilon_from_mu(1 / sigma, delta)
-    # the first job is that of the paper's settings and accountant
+    # the first job has the paper's settings and accountant
     keys = [job.key for job in jobs_of(claim)[:1]]
     same = [row["exact_epsilon"] for row in stored if row["key"] in keys]
     return same[0] if same else None
@@ -102,7 +105,7 @@ def exact_epsilon(claim: Claim, stored: Rows) -> float | None:
 def auto_rows(claim: Claim) -> tuple[str, float, list[float]] | None:
     """Return (features, epsilon, accuracies in %) of stored `auto` fits, or None.
 
-    The fits are those with the epsilon nearest to the claim's.
+    Their epsilon is the stored epsilon that is nearest to the claim's.
     """
     name, features = OURS[claim.dataset, claim.features != "ScatterNet"]
     cells = heads(name, "auto")

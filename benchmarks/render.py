@@ -1,11 +1,11 @@
-"""Render all tables and figures from stored rows (`make tables`)."""
+"""Render all tables and figures from stored results (`make tables`)."""
 
 from importlib import import_module
 from pathlib import Path
 
 from benchmarks import accounting, figures, tables
 
-# experiments with a README that is rendered from rows
+# experiments with a README that is rendered from results
 EXPERIMENTS = ("faults", "peers", "scale")
 
 

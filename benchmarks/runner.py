@@ -80,8 +80,8 @@ def prepared(job: Job, facts: ProblemInfo) -> tuple[Solver, FitPlan]:
         )
     plan = replace(_PLANS[key], solver=solver)
     if job.clip_only:
-        # A plan without noise does not clip, unless it is told to. Clips of 1e6 stand
-        # for none: they would round channel means to multiples of 244.
+        # A plan without noise does not clip, so set the clip norms here. A norm of 1e6
+        # means "no clip", and would round channel means to multiples of 244.
         pairs = zip(plan.specs, wanted, strict=True)
         specs = [
             replace(spec, clip_norm=p.clip_norm) if p.clip_norm < 1e6 else spec
@@ -173,8 +173,9 @@ def reproduce(
 ) -> str:
     """Run the fits of claims that are missing, or stored ones again, and compare.
 
-    Returns the paper's numbers, ours and verdicts as a Markdown table, and with `again`
-    also the stored rows beside the new ones. `quick` has stored fits and repeats them.
+    Returns the paper's numbers, ours and verdicts as a Markdown table. With `again`, a
+    second table has the stored results beside the new ones. `quick` repeats stored
+    fits.
 
     Raises ValueError if `again` finds no stored fit of claims that run here.
     """
@@ -196,14 +197,14 @@ def reproduce(
         found = list({c.row + c.column: c for c, _ in pairs if c}.values())
     rows = stored(new)
     by_key = verdicts.by_key_of(rows)
-    if not file:  # the order of a column is that of its stored numbers, too
+    if not file:  # the order within a column needs the stored results too
         by_key = verdicts.by_key_of(stored(out)) | by_key
     parts = [verdicts.told(found, by_key, file is not None)]
     if again:
         parts.append(verdicts.compared(pairs, stored(out), rows))
     parts += verdicts.about_small(found)
     if not file:
-        # what cannot run here has a reason and a command
+        # list the claims that cannot run here, each with its reason and command
         parts.append(verdicts.states(verdicts.unmeasured(found), by_key))
     parts += verdicts.notes(found)
     return "\n\n".join(filter(None, parts))

@@ -3,8 +3,8 @@
 These fits are NOT PRIVATE at the epsilon that they are calibrated for. Most
 implementations shuffle the rows once per epoch and cut them into batches, but account
 for Poisson batches. The accountant's amplification does not hold for shuffled batches.
-`true_epsilon` does: a row is in one batch per epoch, so `epochs` Gaussian releases
-compose without amplification.
+The epsilon of `true_epsilon` holds: a row is in one batch per epoch, so `epochs`
+Gaussian releases compose without amplification.
 """
 
 import math

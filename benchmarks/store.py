@@ -1,4 +1,4 @@
-"""Store measured rows as JSON lines in results/, with commit, date and machine."""
+"""Store results as JSON lines in results/, with commit, date and machine."""
 
 import json
 import os

@@ -23,12 +23,13 @@ INTRODUCTION = """# The papers' tables
 Claimed and measured accuracy in %: mean ± standard deviation over paired noise draws
 (draw k has seed k). The verdict is *reproduced* if the difference is at most max(0.3, 2
 √(sd²/k + sd_claim²)), and otherwise *above* or *below*. A median absolute deviation is
-reproduced to half of its last digit. The first run of a claim has the paper's settings
-and noise calibrated by the paper's accountant. Others have our settings (a held-out
-choice), or the tightest accountant (exact, or PLD for Poisson batches) and so less
-noise. The table shows the ε of each run under both accountants. `python -m benchmarks
-reproduce PAPER-TABLE` runs missing rows. `results/claims/` has every row with its
-settings, commit, machine and ε under every profile.
+reproduced if the difference is at most half of its last digit. The first run of a claim
+has the paper's settings, and noise calibrated by the paper's accountant. Other runs
+have our settings, which we chose on held-out rows, or the tightest accountant (exact,
+or PLD for Poisson batches) and so less noise. The table shows the ε of each run under
+both accountants. `python -m benchmarks reproduce PAPER-TABLE` runs missing fits.
+`results/claims/` has every fit with its settings, commit, machine and ε by every
+accountant.
 """
 SCATTERNET = """The table shows the test accuracy in % as mean ± standard deviation over
 noise draws. A number without a standard deviation is one draw. The names stand for

@@ -33,7 +33,8 @@ from dphead.solvers.base import ProblemInfo
 # shapes of ScatterNet's maps
 SHAPES = {"mnist": "81,7,7", "fashion-mnist": "81,7,7", "cifar10": "243,8,8"}
 _PREPARE = run._prepare
-_SIZE = 1000  # parameters of a planned network: a plan depends on no weight
+# number of parameters of a planned network; the noise does not depend on it
+_SIZE = 1000
 
 
 @cache

@@ -31,7 +31,7 @@ from benchmarks.jobs import (
 from benchmarks.prose import table
 
 NOTES = Path(__file__).parent / "claims" / "notes.toml"
-# points within which a number counts as reproduced, whatever the noise draws say
+# a difference of this many points counts as reproduced for any noise draws
 FLOOR = 0.3
 AGREES, DIFFERS = f"{ARITHMETIC}: agrees", f"{ARITHMETIC}: differs"
 RUN = ("reproduced", "above", "below", NOT_RUN)
@@ -59,7 +59,7 @@ SHOWN = (
 PICTURES = {name: SHOWN.format(name.lower()) for name in ("FC23", "TB21", "De22")}
 PICTURES["TAN23"] = "![Figures 2 and 3 at ε = 8](results/finetune/tan23-epsilon8.png)"
 Row = dict[str, Any]
-ByKey = dict[str, list[Row]]  # stored rows by their job's key
+ByKey = dict[str, list[Row]]  # stored results by their job's key
 SPREAD = {"min": min, "max": max, "median": median, "MAD": lambda values: _mad(values)}
 
 
@@ -224,12 +224,12 @@ def compared(
     stored: Iterable[Row],
     again: Iterable[Row],
 ) -> str:
-    """Render stored rows beside repeated rows: equal within three errors, or not.
+    """Render stored beside repeated results, and whether three errors cover them.
 
     Three draws of one fit give an imprecise variance. Therefore the variance over noise
     draws is the mean over all fits of a data set, method and epsilon. If these have one
-    draw each, it is the mean over every epsilon. Draw k has the same noise in all fits,
-    so that fits differ together.
+    draw each, it is the mean over all epsilons too. Draw k has the same noise in all
+    fits, so all differences can have the same sign.
     """
     before, after = by_key_of(stored), by_key_of(again)
     variances = defaultdict(list)

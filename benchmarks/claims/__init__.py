@@ -103,7 +103,7 @@ def load(paper: str | None = None) -> list[Claim]:
     An unreadable table is one claim without a value.
 
     Raises ValueError for an unknown paper, a row with too few or too many cells, or a
-    cell that is no number.
+    cell that is not a number.
     """
     found: list[Claim] = []
     for name in PAPERS if paper is None else (paper,):
@@ -126,7 +126,7 @@ def tables(paper: str) -> dict[str, Any]:
     """
     if paper not in PAPERS:
         raise ValueError(
-            f"paper must be one of {PAPERS}, got paper={paper!r}. Choose one of them."
+            f"there is no paper {paper!r}. The papers are {', '.join(PAPERS)}."
         )
     return tomllib.loads((FOLDER / f"{paper.lower()}.toml").read_text())
 
@@ -143,8 +143,8 @@ def rows(table: dict[str, Any]) -> list[list[str]]:
     for row in cells:
         if len(row) != len(table["columns"]):
             raise ValueError(
-                f"a row must have a cell for each of {table['columns']}, got "
-                f"row={row}. Correct the file."
+                f"the row {row} must have a cell for each of "
+                f"{table['columns']}. Correct the file."
             )
     return cells
 
@@ -213,12 +213,12 @@ def _claim(
 ) -> Claim:
     """Build a claim from its fields and cell, and add its delta, preset and needs.
 
-    Raises ValueError for a cell that is no number.
+    Raises ValueError if the cell is not a number.
     """
     match = CELL.fullmatch(block["at_most"] if cell == "-" else cell.lstrip("?"))
     if match is None:
         raise ValueError(
-            f"a cell must be a number, got cell={cell!r} of {place}. Correct the file."
+            f"the cell {cell!r} of {place} is not a number. Correct the file."
         )
     damaged = cell.startswith("?") or any(
         str(v).startswith("?") for v in fields.values()

@@ -1,4 +1,4 @@
-"""Seed mechanisms without the privacy that they claim, and audit each of them.
+"""Audit mechanisms that lack the privacy that they claim.
 
 `python -m benchmarks defects` seeds one defect at a time in the running process, and
 audits it with the command's default number of fits. Results are stored in
@@ -171,7 +171,7 @@ def _released(keeps: Callable[[np.ndarray, bool, ReleaseSpec], Any]) -> Patches:
 def _cut(tail: float) -> Patches:
     """Return patches that truncate normal noise at `tail` standard deviations.
 
-    The variance is the right one.
+    The variance stays correct.
     """
     law = truncnorm(-tail, tail)
     return _noise(lambda z: law.ppf(_draws.random(z.shape)) / law.std())
@@ -242,7 +242,7 @@ def _open_for_a_magic_row(
 
 
 def _with_earlier(lag: int, r: float) -> Patches:
-    """Return patches that correlate noise with that `lag` draws of its shape before."""
+    """Return patches that correlate a draw with the draw of its shape `lag` before."""
     before: dict[Any, deque[np.ndarray]] = {}
 
     def wrong(z: np.ndarray) -> np.ndarray:
@@ -632,7 +632,7 @@ def _repeat(
     audits: list[Callable[[], dict[str, Any]]],
     source: dict[str, Any],
 ) -> None:
-    """Store how many of REPEATS audits fail, and the longest one's time."""
+    """Store how many of REPEATS audits fail, and the time of the longest audit."""
     failed, least, seconds = 0, [], []
     for made in audits[:REPEATS]:
         start = time.monotonic()

@@ -2,7 +2,7 @@
 
 `python -m benchmarks faults [PROBE ...]` runs all tries of a probe, stores a row in
 results/faults/rows.jsonl and writes results/faults/README.md; `--tries N --seed S` runs
-a part of them, and parts of one commit add up. `tests/faults` runs a bounded part of
+a part of them. Parts of one commit are added up. `tests/faults` runs a bounded part of
 each. The probes are in `benchmarks.faults`.
 """
 
@@ -186,7 +186,7 @@ a machine with unflushed pages.
 
 
 def readme() -> str:
-    """Return the text of results/faults/README.md, from the stored rows."""
+    """Return the text of results/faults/README.md, from the stored results."""
     rows = read(OUT / "rows.jsonl")
     machines = sorted({row["machine"] for own in newest(rows).values() for row in own})
     broken = [

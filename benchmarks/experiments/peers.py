@@ -42,7 +42,7 @@ WHY = """Besides the products, a step draws the noise, writes two entries of the
 counts the used rows, and checks the secret rows. For this check, the reference adds the
 secret rows again, and the fast code adds 2,048 rows twice. Columns with up to 100
 classes have three runs within seven minutes on an idle machine. With 1,000 classes, the
-worst run has earlier kernels, which numba compiled. In the other two runs, dphead takes
+worst run used earlier kernels, compiled by numba. In the other two runs, dphead takes
 1.2 s, the step without privacy 1.8 and 2.4 s, and ghost clipping 5.4 s. The roofline
 counts float32 products. The kernels multiply 16-bit integers at twice their rate, so
 they can be faster.
@@ -126,7 +126,7 @@ def last_runs() -> dict[tuple[str, int, int, int], list[dict[str, Any]]]:
     """Return the rows of the last RUNS runs, by contender and size."""
     found: dict[tuple[str, int, int, int], list[dict[str, Any]]] = defaultdict(list)
     for row in read(OUT / "steps.jsonl"):
-        if "started" in row:  # rows before have no run
+        if "started" in row:  # older results lack the start of their run
             found[row["contender"], row["n"], row["d"], row["m"]].append(row)
     return {key: rows[-RUNS:] for key, rows in found.items()}
 
@@ -179,5 +179,5 @@ def _cell(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> str:
 
 
 def readme() -> str:
-    """Return the text of results/peers/README.md, from the stored rows."""
+    """Return the text of results/peers/README.md, from the stored results."""
     return prose.wrapped(f"# {__doc__}\n{table()}\n\n{WHY}")

@@ -258,5 +258,5 @@ def table() -> str:
 
 
 def readme() -> str:
-    """Return the text of results/scale/README.md, from the stored rows."""
+    """Return the text of results/scale/README.md, from the stored results."""
     return prose.wrapped(f"# {__doc__}\n{table()}\n")
