@@ -541,9 +541,7 @@ def check_alone(
         if other.budget is not None:
             limit = f"epsilon={as_declared(other.budget['epsilon'])}"
             found = f"These images have the budget {limit} in {other}."
-            todo = (
-                "To count there, pass the ledger with the budget (--ledger, `ledger`)."
-            )
+            todo = "Pass the ledger with the budget (--ledger, `ledger`)."
             if (both := other.overlap) is not None:
                 found = (
                     f"{both.shared:,} of these images are also in data set "
@@ -799,7 +797,7 @@ def _check_people(
 def _held_people(index: ImageIndex) -> Iterator[Callable[[], object]]:
     """Lock the declarations of people, and yield a function that checks the lock.
 
-    The function raises LedgerError if a server's lock was lost, and else does nothing.
+    The function raises LedgerError if a server's lock was lost.
     """
     with ExitStack() as held_lock:
         url = team_url()
@@ -999,7 +997,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     own_ids = {fit["fit_id"] for fit in found.fits or ()}
 
     def is_own(one: Elsewhere) -> bool:
-        """Return whether this is the run's own ledger, or was its earlier place."""
+        """Return whether this is the run's ledger, or the place where it was."""
         # Compare identities too: a different ledger can be at the path of the report.
         if not found.lost and _can_be(one.path, one.identity, own):
             return not copied or one.fit_ids == own_ids

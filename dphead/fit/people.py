@@ -149,7 +149,7 @@ def _declarable(path: Path, system: str) -> RowGroups:
     if rows.ids is None:
         raise ValueError(
             f"{path} has no column with the id of each row's person. Nothing was "
-            "declared. Type --columns group=NAME when you write the file."
+            "declared. Write the file again with --columns group=NAME."
         )
     return rows
 
@@ -292,9 +292,9 @@ def _ledgers_of(dataset_id: str) -> Iterator[Ledger]:
 
 
 def _check_copies(dataset_id: str, counts: str) -> None:
-    """Raise LedgerError if a ledger that was copied here counts the data set.
+    """Raise LedgerError if a ledger from another home counts the data set.
 
-    The ledger of the data set `counts` may count it.
+    Of the ledgers here, only that of the data set `counts` may count it.
     """
     for path in sorted(home_folder("ledgers").glob("*.sqlite")):
         try:

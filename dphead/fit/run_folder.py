@@ -254,7 +254,7 @@ def interrupted(out: Path) -> str | None:
 def data_set_begun(out: Path, known: Sequence[Overlap]) -> str | None:
     """Return the data set that the folder's interrupted run began, or None.
 
-    The ledger of this data set has the run's fit, or is named for its charge.
+    The ledger of this data set has the run's fit, or fit.json names this ledger.
     `known` are the data sets that share images with a new run. A data set that lacks
     some of the run's images is not returned.
     """
@@ -408,7 +408,7 @@ def _check_uncharged(marker: dict[str, str], ledger: Ledger, out: Path) -> None:
     # a checkpoint replaces stored releases and shows that values were released
     released = any((out / "releases").glob("*.npy")) or (out / CHECKPOINT).exists()
     if released or place != ledger.path:
-        todo = f"Pass --ledger {marker.get('ledger', 'with its own ledger')}"
+        todo = f"Pass --ledger {marker.get('ledger', 'with the ledger of this fit')}"
         if marker.get("ledger") == ledger.path:
             todo = "Restore a copy of the ledger that has it"
         raise LedgerError(
