@@ -397,8 +397,8 @@ class HeadEstimator(PrivateEstimator):
         all fits of a ledger: dphead does not compare the groups of arrays.
     group_mean : bool, default=False
         Whether to replace a group's rows of each class by their mean. At most group_cap
-        classes of a group are used: the first in the order of `classes_`.
-        The expected accuracy is then unavailable.
+        classes of a group are used: the first in the order of `classes_`. The expected
+        accuracy is then unavailable.
     backend : {"auto", "numpy", "jax"}, default="auto"
         Library that computes sums and weights. "auto" means JAX if it finds an
         accelerator. All backends give equal sums. For equal released values, their

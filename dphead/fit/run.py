@@ -105,8 +105,8 @@ def fit_files(
     -----
     Call the function again with the same options to resume an interrupted run under its
     charge. With several processes, each process calls this function. All processes get
-    the head. Only process 0 gets the other results. An error in one process ends
-    all processes.
+    the head. Only process 0 gets the other results. An error in one process ends all
+    processes.
     """
     start = time.perf_counter()
     hosts = None

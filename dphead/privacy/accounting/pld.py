@@ -260,7 +260,7 @@ def _log_sum(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if logs.shape[1] == 1:
         return logs[:, 0], np.ones_like(logs)
     # The largest entry is taken out, so that exp never overflows.
-    # Columns in memory: numpy's maximum of many short rows is slow.
+    # In column-major order, because numpy's maximum of many short rows is slow.
     largest = np.asfortranarray(logs).max(axis=1)
     parts = np.exp(logs - largest[:, None])
     total = parts.sum(axis=1)

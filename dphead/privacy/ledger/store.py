@@ -135,7 +135,7 @@ class LedgerFile:
                 f"The ledger {self.path} belongs to "
                 f"{f'data set {kept}' if kept else 'no data set'}, but the features "
                 f"belong to data set {dataset_id}. Drop --ledger (`ledger`) to use "
-                "the ledger of this data set."
+                "the ledger of the features' data set."
             )
 
     def __reduce__(self) -> NoReturn:
@@ -176,7 +176,7 @@ class LedgerFile:
         if dataset_id not in (None, named):
             raise LedgerError(
                 f"The ledger {place} is not that of the features' data set "
-                f"{dataset_id}. Drop --ledger (`ledger`) to use the ledger of this "
+                f"{dataset_id}. Drop --ledger (`ledger`) to use the ledger of that "
                 "data set."
             )
 
