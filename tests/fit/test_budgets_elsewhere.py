@@ -26,7 +26,7 @@ from dphead.privacy.ledger import Ledger, LedgerError
 
 FIT = ("--method", "prototypes", "--backend", "numpy")
 BUDGET = ("--epsilon", 1, "--delta", 1e-5)
-INSIDE = "pass the ledger with the budget"
+INSIDE = "Pass the ledger with the budget"
 
 
 @pytest.fixture
