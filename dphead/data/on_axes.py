@@ -11,7 +11,7 @@ from dphead.privacy.axes import PublicAxes
 from dphead.privacy.contract import Block, Known, Rows
 
 _WIDEST_COVARIANCE = 4096  # most columns of a covariance matrix; chosen
-_LEAST_SPREAD = 1e-10  # least variance of the last axis / the first's; chosen
+_LEAST_SPREAD = 1e-10  # least variance of the last axis, relative to the first; chosen
 
 
 class RowsOnAxes:

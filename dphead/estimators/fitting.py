@@ -529,7 +529,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         if vars(self).get("_is_fold"):
             raise ValueError(
                 "a classifier of `cross_validate` has no run of its own, because one "
-                "charge covers all folds. Fit again to save a run."
+                "charge covers all folds. Fit again, under a new charge, to save a run."
             )
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])

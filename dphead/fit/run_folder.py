@@ -144,8 +144,8 @@ def check_folder(out: Path, sizes: Iterable[int]) -> None:
     Raises
     ------
     ValueError
-        If the folder holds a finished run, or the path is a file. If a folder in it has
-        an ending of the run's files (_ENDINGS).
+        If the folder holds a finished run, or the path is a file. If it contains a
+        folder with the name ending of a run's file (_ENDINGS).
     OSError
         If there is too little disk space, or the path is not writable.
     """

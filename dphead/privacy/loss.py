@@ -25,7 +25,7 @@ from dphead.privacy.predictions import POWER_SCALE, PROBABILITY_SCALE, Array, po
 # How scores become probabilities: the softmax of the scores, or each class's sigmoid
 # divided by the sum of all classes' sigmoids.
 _Link = Literal["softmax", "sigmoid"]
-_MAX_SQUARED_RESIDUAL = 2**24  # largest prediction of a squared loss: 256
+_MAX_SQUARED_RESIDUAL = 2**24  # largest prediction: 256 * PROBABILITY_SCALE
 
 
 class Loss(ABC):

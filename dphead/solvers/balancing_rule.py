@@ -176,5 +176,5 @@ def _class_sizes(facts: ProblemInfo, before: Released) -> tuple[np.ndarray, floa
     noise = (m - 1 + _EXCESS * math.sqrt(2 * (m - 1))) * variance
     apart *= kept_share(apart @ apart, noise)
     mean = rows_that_count(whole, facts.n_rows) / m
-    # the sum of the sizes is n_rows, without noise: hence 1 - 1 / m
+    # the sizes add up to n_rows, which has no noise: hence 1 - 1 / m
     return mean + apart, max(math.sqrt(variance * (1 - 1 / m)), 1.0)
