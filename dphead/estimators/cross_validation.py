@@ -118,7 +118,9 @@ def cross_validate(
     if isinstance(X, DeviceRows):
         X.require_one_process()
     if type(folds) is not int or folds < 2:
-        raise ValueError(f"`folds` is not a whole number of at least 2: {folds!r}.")
+        raise ValueError(
+            f"`folds` must be a whole number of at least 2, got {folds!r}. Use 5."
+        )
     if not np.isfinite(estimator.epsilon):
         raise ValueError(
             f"`cross_validate` needs a finite epsilon, got {estimator.epsilon}. Use "

@@ -122,7 +122,7 @@ def test_what_a_cross_validation_cannot_hold_is_refused_before_the_charge(change
     assert ledger.count_fits() == 0
     wrong: list[Any] = [1, True, 2.0]
     for folds in wrong:
-        with pytest.raises(ValueError, match="`folds` is not a whole number"):
+        with pytest.raises(ValueError, match="`folds` must be a whole number"):
             cross_validate(DPLeastSquaresClassifier(**GIVEN), X, Y, folds=folds)
     with pytest.raises(ValueError, match="needs a classifier of dphead and an array"):
         cross_validate(DPLeastSquaresClassifier(**GIVEN), "f.h5", None)

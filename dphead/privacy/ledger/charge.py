@@ -263,7 +263,7 @@ class Charge(Generic[_Book]):
                 f"The ledger {self.ledger.path} lacks release {sequence} of fit "
                 f"{self.fit_id}, which was already returned. The ledger was restored "
                 "from an older state. Restore a copy that holds all its fits and "
-                "releases, or use a new run folder. The new fit is charged again."
+                "releases, or use a new run folder. The new fit is charged too."
             )
 
     def forget(self, count: int) -> None:
@@ -325,7 +325,7 @@ class Charge(Generic[_Book]):
             raise LedgerError(
                 f"The stored value of release {sequence} of fit {self.fit_id} is "
                 "missing or was changed. A released value is never drawn again. Use a "
-                "new run folder. The new fit is charged again."
+                "new run folder. The new fit is charged too."
             )
         return value
 
