@@ -130,8 +130,8 @@ def reproduce(selectors: tuple[str, ...], draws: int, **given: Any) -> None:
 def plans() -> None:
     """Plan the releases of every claim's jobs, without any data (minutes).
 
-    Exit code 1 means that a job is refused for another reason than the largest noise
-    of dp-newton (2^44 units), which TABLES.md explains.
+    Exit code 1 means that a job is refused, and not for the largest noise of dp-newton
+    (2^44 units), which TABLES.md explains.
     """
     from benchmarks import runner
 

@@ -1,5 +1,6 @@
-"""`make demo`: turn scikit-learn's digits into features and nine private heads, by the
-commands that a user types.
+"""`make demo`: turn scikit-learn's digits into features and nine private heads.
+
+It runs the commands that a user types.
 """
 
 import json

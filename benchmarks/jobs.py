@@ -80,7 +80,7 @@ class Job:
 
     @property
     def here(self) -> bool:
-        """Return whether a CPU runs it in minutes, on public images and weights."""
+        """Return whether a CPU can run the job in minutes, with public inputs."""
         if self.features in (MAPS, PIXELS):
             return self.dataset != "cifar10"
         return self.features.startswith(("scatternet", NETWORK, SMALL))
@@ -319,8 +319,10 @@ def _ablation(claim: Claim, size: str) -> Job:
 
 
 def _scatternet(claim: Claim) -> Iterator[Job]:
-    """Yield TB21's linear heads on ScatterNet features: Table 2 without noise, Tables 1
-    and 19 under both accountings, and a part of Table 3's search.
+    """Yield the jobs of TB21's linear heads on ScatterNet features.
+
+    They measure Table 2 without noise, Tables 1 and 19 under both accountings, and a
+    part of Table 3's search.
     """
     if claim.table == "2" and "normalization" in claim.settings:
         yield from _table2(claim)

@@ -126,7 +126,7 @@ def missing(
     done = {(row["key"], row["seed"]) for row in stored(out)}
     tasks: dict[tuple[str, int], Task] = {}
     for _, job in jobs.select(selector, backbone_of(file)):
-        # Without noise, full batches leave nothing to chance.
+        # A fit without noise on full batches has one result, so run it once.
         once = job.epsilon == float("inf") and not job.clip_only
         for seed in range(min(draws, 1 if once else job.draws)):
             if (job.key, seed) not in done:
@@ -182,7 +182,7 @@ def reproduce(
     from benchmarks import verdicts
 
     again = again or selector == "quick"
-    # fits on a user's features do not mix with the project's
+    # keep fits on a user's features apart from the project's results
     new = AGAIN if again or file else out
     pairs = jobs.select(selector, backbone_of(file))
     tasks = missing(selector, new, draws, images, file)

@@ -1,5 +1,6 @@
-"""Render stored results as Markdown: benchmarks/TABLES.md, and the tables between
-markers in README.md and docs/results.md.
+"""Render stored results as Markdown tables.
+
+They are in benchmarks/TABLES.md, and between markers in README.md and pages of docs/.
 """
 
 import re
@@ -20,16 +21,16 @@ from benchmarks.store import RESULTS, heads, read
 TITLES = tomllib.loads((Path(__file__).parent / "titles.toml").read_text())
 INTRODUCTION = """# The papers' tables
 
-Claimed and measured accuracy in %: mean ± standard deviation over paired noise draws
-(draw k has seed k). The verdict is *reproduced* if the difference is at most max(0.3, 2
-√(sd²/k + sd_claim²)), and otherwise *above* or *below*. A median absolute deviation is
-reproduced if the difference is at most half of its last digit. The first run of a claim
-has the paper's settings, and noise calibrated by the paper's accountant. Other runs
-have our settings, which we chose on held-out rows, or the tightest accountant (exact,
-or PLD for Poisson batches) and so less noise. The table shows the ε of each run under
-both accountants. `python -m benchmarks reproduce PAPER-TABLE` runs missing fits.
-`results/claims/` has every fit with its settings, commit, machine and ε by every
-accountant.
+The tables show claimed and measured accuracy in %, as mean ± standard deviation over
+paired noise draws (draw k has seed k). The verdict is *reproduced* if the difference is
+at most max(0.3, 2 √(sd²/k + sd_claim²)), and otherwise *above* or *below*. A median
+absolute deviation is reproduced if the difference is at most half of its last digit.
+The first run of a claim has the paper's settings, and noise calibrated by the paper's
+accountant. Other runs have our settings, which we chose on held-out rows, or the
+tightest accountant (exact, or PLD for Poisson batches) and so less noise. The table
+shows the ε of each run under both accountants. `python -m benchmarks reproduce
+PAPER-TABLE` runs missing fits. `results/claims/` has every fit with its settings,
+commit, machine and ε by every accountant.
 """
 SCATTERNET = """The table shows the test accuracy in % as mean ± standard deviation over
 noise draws. A number without a standard deviation is one draw. The names stand for
@@ -207,8 +208,10 @@ def render() -> dict[str, str]:
 def write(
     pages: Sequence[Path] = PAGES, out: Path = Path("benchmarks/TABLES.md")
 ) -> None:
-    """Write TABLES.md, and replace what stands between `<!-- table: NAME -->` and `<!--
-    end -->` in pages of prose.
+    """Write TABLES.md, and the tables in pages of prose.
+
+    In a page, a table replaces the text between `<!-- table: NAME -->` and
+    `<!-- end -->`.
     """
     tables = render()
     rows = stored()

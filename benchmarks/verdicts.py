@@ -177,7 +177,7 @@ def told(found: list[Claim], by_key: ByKey, given: bool = False) -> str:
 
 
 def unmeasured(found: Iterable[Claim]) -> list[Claim]:
-    """Return the claims that no run here and no formula gives."""
+    """Return the claims that neither a run on a CPU nor a formula gives."""
     return [c for c in found if standing(c)[0] not in ("", ARITHMETIC)]
 
 
@@ -212,7 +212,7 @@ def _minutes(claim: Claim, by_key: ByKey) -> str:
 
 
 def _takes(claim: Claim, job: Job) -> str:
-    """Return that a job runs here, and a network's minutes by its measured speed."""
+    """Return a text that the job can run here; for a network, with its minutes."""
     if not job.trains:
         return "runnable here"
     minutes = training.views(job) / claim.needs["here"] / 60
@@ -288,8 +288,9 @@ def summary(rows: Iterable[Row], by_table: bool = True) -> str:
 
 
 def outcome(claim: Claim, by_key: ByKey) -> tuple[str, str]:
-    """Return two of VERDICTS: by the paper's settings and accounting, and by the best
-    of all runs.
+    """Return the verdicts of the run as in the paper, and of the best of all runs.
+
+    The first run has the paper's settings and accounting.
     """
     kind, _ = standing(claim)
     if kind == ARITHMETIC:
@@ -377,8 +378,9 @@ def left_table(found: list[Claim]) -> str:
 
 
 def shown(claim: Claim, name: str = "") -> str:
-    """Return a claim's commands as text, or with `name` for the claim's and E for its
-    ε.
+    """Return a claim's commands as text.
+
+    With `name`, the text has `name` instead of the claim's name, and E instead of ε.
     """
     text = ", then ".join(f"`{shlex.join(words)}`" for words in commands(claim))
     if name and claim.epsilon not in ("", "inf"):

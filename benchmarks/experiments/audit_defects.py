@@ -592,7 +592,7 @@ SOUND = [
 REPEATED_OUT = RESULTS / "audit" / "repeats.jsonl"
 REPEATS, SOUND_REPEAT_FITS = 20, 250
 # Exact tests need no fits, and 20 fits decide the low bits. 5,000 fits have 50,000
-# releases with several entries, of which 5 are expected to have the last defect.
+# releases with several entries. The last defect is expected in 5 of these releases.
 FITS_NEEDED = dict.fromkeys(HIDDEN, 20) | {
     "noise of bounded support, a sum of 12 uniforms": FITS,
     "no noise in one of 10,000 releases": 5000,
