@@ -59,9 +59,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     The fitted head is (epsilon, delta)-differentially private: no outcome is more than
     exp(epsilon) times as likely with a row as without it, or the reverse, up to a
     probability delta. At epsilon = 1, delta = 1e-5 and a 1 % false-positive rate,
-    membership inference detects at most 1.98 % of training rows if the fit without a
-    row uses no other row in its place, and at most 3.68 % if it does. `dphead account`
-    prints these bounds for any epsilon.
+    membership inference detects at most 3.68 % of training rows. The bound is 1.98 % if
+    no other row would have been used instead of a training row. `dphead account` prints
+    these bounds for any epsilon.
 
     The head of a private fit depends on the values of rows only through noisy releases.
     A row with NaN, infinity or a value beyond float32 adds zero to every sum.
@@ -157,9 +157,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         PrivateNotice
             Before the charge, if the public rows of `axes_from` could not be compared
             with the training rows, or if a ledger may have fits on these public rows.
-            After a fit of arrays, with the number of labels that match no class, the
-            number of rows that are not finite in float32, and a column that dominates
-            the rows' norms. Do not publish these notices.
+            After a fit of arrays, with the number of labels that match no class, and of
+            rows that are not finite in float32. The notice also names a column that
+            dominates the rows' norms. Do not publish these notices.
         UserWarning
             If the noise is too large for a useful head, if the fit takes long, or if no
             released number shows that each class is predicted.

@@ -521,10 +521,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     ) -> None:
         """Write a run folder. The function `save` writes the head or the network.
 
-        Raises ValueError for a fold of `cross_validate`, if `tuning` is "none" and this
-        or a different ledger has earlier fits, if the folder holds an interrupted run,
-        and as `check_folder` does. Raises LedgerError if the ledger does not have this
-        fit, or was merged into a ledger that cannot be read or lacks its fits.
+        Raises ValueError for a fold of `cross_validate`, if the folder holds an
+        interrupted run, and as `check_folder` does. Raises it too if `tuning` is "none"
+        and this or a different ledger has earlier fits. Raises LedgerError if the
+        ledger does not have this fit, or was merged into a ledger that cannot be read
+        or lacks its fits.
         """
         if vars(self).get("_is_fold"):
             raise ValueError(

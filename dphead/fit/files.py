@@ -438,9 +438,9 @@ def extract_like(
     Raises
     ------
     ValueError
-        If the head does not record an extraction from images, if `weights` has some
-        files, but not one for each backbone with weights, or if the source cannot be
-        extracted.
+        If the head does not record an extraction from images. If `weights` is given,
+        but does not have one file for each backbone with weights. If the source cannot
+        be extracted.
     """
     from dphead_extract.features.concatenation import concatenate
     from dphead_extract.normalization import RowNorm

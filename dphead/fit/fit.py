@@ -183,9 +183,9 @@ class Fit(Generic[_T]):
         Raises
         ------
         ValueError
-            If the rows do not have the plan's sizes, if they have label sets that a
-            release does not support, if `check_duration` refuses the fit, if processes
-            differ, or if this runs in a function that jax traces.
+            If the rows do not have the plan's sizes, or have label sets that a release
+            does not support. If `check_duration` refuses the fit, if processes differ,
+            or if this runs in a function that jax traces.
         RuntimeError
             If sums of test rows are wrong (`VerifiedSum.check`).
         """

@@ -904,8 +904,8 @@ def _counted_with(
 
     All ledgers of a data set are its known ledgers, `own`, and for each closed ledger
     the place that it names. A further data set is included if one of these ledgers is
-    its own or counts it, or if the home's index of people names it, even if no closed
-    ledger can be read. The keys are real paths, or names on a server.
+    its own or counts it. So is a data set that the home's index of people names, even
+    if no closed ledger can be read. The keys are real paths, or names on a server.
     """
     names, found = [dataset_id], dict[str, Elsewhere]()
     for name in names:  # the loop extends this list
@@ -962,8 +962,8 @@ def ledgers_holding(dataset_id: str | None, fit_id: str) -> list[str]:
 def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     """Return a run (`records.read_run`), and other ledgers of its images or people.
 
-    If the run's folder was moved, or an older copy or a different ledger is in the
-    place of its ledger, its ledger is looked for in DPHEAD_HOME.
+    The run's ledger is looked for in DPHEAD_HOME if the run's folder was moved, or if
+    an older copy or a different ledger is in the ledger's place.
     """
     path = path.resolve() if path.is_file() else path  # the run's files are beside it
     found = read_run(path, ledger)

@@ -38,9 +38,9 @@ def fit(
     Parameters
     ----------
     features : array of shape (n_rows, n_features)
-        NumPy array (float16, float32, float64), or jax array (also bfloat16) on one
-        device, or sharded by rows over several devices and processes. Rows are rounded
-        to float32.
+        NumPy array of float16, float32 or float64, or a jax array, which can also have
+        bfloat16. A jax array can be sharded by rows over several devices and processes.
+        Rows are rounded to float32.
     labels : array of shape (n_rows,)
         Class indices of all rows, on each process. A row with any other label adds zero
         to every sum.

@@ -49,8 +49,8 @@ _GRAM_SHARE = 0.4  # share of mu² of the features' Gram matrix
 # too long.
 _STEPS_CLIP = 0.8
 _CONSTANT = 0.5  # appended to rows, for the intercept; chosen
-# Size of the target's column in rows for residuals: small, so that it hardly lengthens
-# a row, but many steps of the integer grid; chosen
+# Size of the target's column in rows for residuals. It is small, so that it hardly
+# lengthens a row, but is still many steps of the integer grid; chosen.
 _TARGET_COLUMN = 0.125
 _TARGET_WEIGHT = Setting(
     "Size of the target's column, for a target at an end of the range, as a multiple "

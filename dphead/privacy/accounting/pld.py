@@ -411,10 +411,10 @@ def connect_dots(upper: Mixture, lower: Mixture, interval: float) -> Losses:
     Let d and d' be the differences of delta before and after a point. The chance of the
     point is (d' - d exp(interval)) / (exp(interval) - 1), which equals
     (d' - d) / expm1(interval) - d. The formula is linear, so the code applies it to
-    delta minus max(0, 1 - exp(epsilon)), and adds a chance of 1 at a loss of 0, which
-    stands for the subtracted part. The rest of delta is small where losses are rare, so
-    its rounding creates little probability. Each quotient is rounded once and is part
-    of two probabilities. In total, rounding reduces delta by some units of roundoff
+    delta minus max(0, 1 - exp(epsilon)). An added chance of 1 at a loss of 0 stands for
+    the subtracted part. The rest of delta is small where losses are rare, so its
+    rounding creates little probability. Each quotient is rounded once and is part of
+    two probabilities. In total, rounding reduces delta by some units of roundoff
     (proofs/poisson.md).
     """
     nodes, losses = quadrature_nodes(upper, lower)
