@@ -305,7 +305,7 @@ def test_origin(
             "--test-is public needs test rows that cannot be training rows, because "
             "the report publishes the exact accuracy on them. Test on a different "
             "split of the training file (after --test-fraction, `test`) or on another "
-            "data set, or drop --test-is to see the accuracy on your screen only."
+            "data set. Or drop --test-is to see the accuracy on your screen only."
         )
     return "training rows"
 
