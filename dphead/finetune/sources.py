@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from dphead_extract.features.format import open_features
 from dphead_extract.identity import check_images
-from dphead_extract.images import PixelRange
 from dphead_extract.index import ImageIndex, Overlap, recognized
 from dphead_extract.people import People
 from dphead_extract.sources.opening import open_source
@@ -106,6 +105,8 @@ def load_data(
     Each of several processes loads its own part. Process 0 loads all images, to compare
     them with known images. Images have no data set id yet (`identified`).
     """
+    if not is_test:
+        files.check_kind(options, path)
     if files.is_features_file(path):
         return _load_maps(options, path, split, hosts, is_test)
     cap = None if is_test else options.group_cap
@@ -121,16 +122,6 @@ def _load_maps(
 ) -> Data:
     """Load a split of a features file, to train or to measure on."""
     files.check_layout(path, options.layout, options.columns)
-    if options.pixels != PixelRange():
-        raise ValueError(
-            f"--bits and --intensity apply to images, and {path} is a features file. "
-            "Drop --bits and --intensity."
-        )
-    if options.people is not None:
-        raise ValueError(
-            f"--people applies to images, and {path} is a features file. Drop "
-            f"--people, or type dphead ledger people {options.people} {path}."
-        )
     rows, file = load_features(path, split, memory=0)
     start, stop = (0, rows.n_rows) if hosts is None else hosts.part(rows.n_rows)
     with file:
@@ -224,7 +215,7 @@ def _load_images(
         measured=images,
         shape=shape,
         pixels=True,
-        split=source.split_names[0],
+        split=split or source.split_names[0],
         source=source_of_pixels(
             shape,
             source.class_names or [],

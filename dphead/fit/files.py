@@ -393,6 +393,31 @@ def check_layout(path: Path, layout: str | None, columns: Columns) -> None:
         )
 
 
+_OF_DATA_SETS = ("same_data_as", "dataset_id", "new_data_set")
+_OF_IMAGES = ("bits", "intensity", "image_size", "mean", "std", "people")
+
+
+def check_kind(options: Any, path: Path) -> None:
+    """Raise ValueError if an option of `finetune` is for a different kind of source.
+
+    For example, a features file has its own data set, so no option names one.
+    """
+    kinds, names = ("features files", "has images"), ("shape",)
+    if is_features_file(path):
+        kinds = "images", "is a features file"
+        names = *_OF_IMAGES, *_OF_DATA_SETS
+    for name in names:
+        if (value := getattr(options, name)) is None or value is False:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        todo = f"Drop {option}"
+        if name in _OF_DATA_SETS:
+            todo = f"Write the file again with {option}, and use the new file"
+        if name == "people":
+            todo = f"Type dphead ledger people {value} {path}"
+        raise ValueError(f"{option} is for {kinds[0]}, and {path} {kinds[1]}. {todo}.")
+
+
 def row_names(features: Path, split: str | None) -> list[str] | None:
     """Return the private names of a split's rows, or None if their table is missing.
 

@@ -414,6 +414,15 @@ def test_test_rows_may_be_chosen_by_position(tmp_path):
     assert tested.measured is not None
 
 
+@pytest.mark.parametrize("splits", [("all", "test"), ("train", "all")])
+def test_all_rows_of_a_source_have_its_training_rows(splits, tmp_path):
+    source(tmp_path)
+    named = dict(zip(("split", "test_split"), splits, strict=True))
+    with pytest.raises(ValueError, match="cannot be training rows"):
+        finetune(options(tmp_path, "run", **named))
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
 @pytest.mark.parametrize("test", [None, "link.npz"])
 def test_training_rows_are_no_public_test_rows(test, tmp_path):
     """The report would hold the exact accuracy on images that it protects."""

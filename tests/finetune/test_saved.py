@@ -155,8 +155,30 @@ def test_what_cannot_be_measured_is_refused(folder, arguments, message):
         assert message in refusal("predict", folder / run, folder / source, *more)
 
 
-def test_a_range_is_declared_of_images_alone(folder, tmp_path):
-    command = ("finetune", folder / "maps.h5", "-o", tmp_path / "run")
-    more = ["--shape", "81,7,7", "--batch-size", "20", "--steps", "2", "--bits", "12"]
-    done = dphead(*command, *more)
-    assert "--bits and --intensity apply to images" in refused(done)
+@pytest.mark.parametrize(
+    "option, todo",
+    [
+        ("--bits 12", "Drop --bits"),
+        ("--image-size 8", "Drop --image-size"),
+        ("--mean 0.5", "Drop --mean"),
+        ("--people clinic", "Type dphead ledger people clinic"),
+        ("--same-data-as maps.h5", "Write the file again with --same-data-as"),
+        (f"--dataset-id {'ab' * 16}", "Write the file again with --dataset-id"),
+        ("--new-data-set", "Write the file again with --new-data-set"),
+    ],
+)
+def test_an_option_of_images_is_refused_for_a_features_file(
+    folder, tmp_path, monkeypatch, option, todo
+):
+    """Its fits would be charged to the file's own data set."""
+    monkeypatch.chdir(folder)
+    more = ["--shape", "81,7,7", "--batch-size", "20", "--steps", "2", *option.split()]
+    said = words(refusal("finetune", "maps.h5", "-o", tmp_path / "run", *more))
+    assert f"{more[6]} is for images, and maps.h5 is a features file." in said
+    assert todo in said
+
+
+def test_a_shape_is_refused_for_images(folder, tmp_path):
+    more = ["--shape", "7,7", "--batch-size", "20", "--steps", "2", "--split", "train"]
+    said = refusal("finetune", folder / "train.npz", "-o", tmp_path / "run", *more)
+    assert "--shape is for features files" in words(said)
