@@ -67,14 +67,14 @@ def _takes_update(layer: nn.Module) -> bool:
 def adapt(
     model: nn.Module, adapter: str, rank: int, seed: int, wanted: Callable[[str], bool]
 ) -> None:
-    """Make the last linear layer trainable, and low-rank updates or biases of others.
+    """Let only the last linear layer and the adapter's parameters be trained.
 
     `adapter` is "lora" for updates of rank `rank` or less, drawn with `seed`, or
     "bias". `wanted` returns whether the adapter applies to the parameter with a given
     name. All other parameters are frozen.
 
-    Raises ValueError if the model lacks a last linear layer, or anything to adapt, or
-    if two layers share a weight that "lora" would adapt.
+    Raises ValueError if the model has no linear layer, if the adapter applies to no
+    other layer, or if two layers share a weight that "lora" would adapt.
     """
     layers = dict(model.named_modules())
     last = [name for name, m in layers.items() if isinstance(m, nn.Linear)][-1:]
@@ -100,15 +100,15 @@ def adapt(
             found = True
     if not found or not last:
         raise ValueError(
-            f"--adapter {adapter} finds nothing to adapt except a last linear layer. "
-            "Choose another model, or other --layers."
+            f"--adapter {adapter} needs a last linear layer, and other layers that it "
+            "can adapt. Choose another model, or other --layers."
         )
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """Return the model with its low-rank updates added to the weights, as a copy.
+    """Return a copy of the model with its low-rank updates added to the weights.
 
-    A model without updates is returned itself.
+    A model without updates is returned without a copy.
     """
     if not any(isinstance(m, _LowRank) for m in model.modules()):
         return model

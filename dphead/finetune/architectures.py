@@ -133,7 +133,7 @@ class _GroupNorm(nn.GroupNorm):
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
         channels = norm.num_features
         super().__init__(math.gcd(32, channels), channels, norm.eps, norm.affine)
-        # timm's batch norms hold the layers that follow them
+        # timm's batch norms contain the dropout and the activation after them
         self.drop = getattr(norm, "drop", nn.Identity())
         self.act = getattr(norm, "act", nn.Identity())
 

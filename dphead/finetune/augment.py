@@ -1,9 +1,10 @@
 """Make random views of images, with numbers that a public function computes.
 
 A view's numbers depend only on the step, the row's content and the view. Therefore a
-row's statistic is the same in any slot and with any other rows. Slots cannot seed the
-views, because removing a row shifts all later rows. The numbers need not be secret: the
-guarantee holds against an attacker who knows them. Equal rows have equal views.
+row's statistic depends neither on the row's position nor on other rows. Positions
+cannot seed the views, because removing a row shifts all later rows. The numbers need
+not be secret: the guarantee holds against an attacker who knows them. Equal rows have
+equal views.
 """
 
 import hashlib
@@ -202,7 +203,7 @@ def views_of(
     views : int
         Number of views. 0 returns the images unchanged.
     augment : str
-        Name of AUGMENTATIONS; "none" without views.
+        A name in AUGMENTATIONS; "none" if `views` is 0.
     step : int
         Step of the training, which seeds the random numbers.
 

@@ -55,7 +55,7 @@ def load_checkpoint(out: Path, fit_id: str) -> TrainingState | None:
     if found != fit_id:
         raise ValueError(
             f"{path} belongs to another fit. Restore the checkpoint of this run, or "
-            "choose another folder with -o. The new run is charged too."
+            "start again in a new folder with -o. The new run is charged too."
         )
     return state
 

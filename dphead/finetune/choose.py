@@ -91,7 +91,8 @@ def schedule(
     given = steps or 0
     if given > MOST_RELEASES:
         raise ValueError(
-            f"--steps must be at most {MOST_RELEASES}, got {steps}. Use larger batches."
+            f"--steps must be at most {MOST_RELEASES}, got {steps}. Use fewer steps "
+            "with larger batches."
         )
     if (batch_size or 0) > n_rows:
         raise ValueError(

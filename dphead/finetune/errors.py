@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 # `__repr__` and `__format__` show the values of all rows. `lstsq` omits the residuals
 # of all rows if one matrix lacks full rank, and prints a line if a row has NaN. The
-# other functions read beyond a row if it has indices or labels outside their range.
+# other functions use memory outside a row if its indices or labels are out of range.
 _UNSAFE = {
     "__repr__",
     "__format__",
@@ -27,27 +27,29 @@ _UNSAFE = {
 }
 
 
-# An operator of `torch.library` without a rule for `vmap` gets one plain row at a time,
-# so its code could keep rows, or draw random numbers for some rows only.
-_NAMESPACES = ("", "aten", "prims", "profiler", "quantized")  # "" for functions
+# Namespaces of allowed operators; "" is for functions. An operator of `torch.library`
+# without a rule for `vmap` gets one plain row at a time. Its code could keep rows, or
+# draw random numbers for some rows only.
+_NAMESPACES = ("", "aten", "prims", "profiler", "quantized")
 
 
 class _Ended(BaseException):
     """End a call at an error of torch, so that no `except` of the user's code runs.
 
-    What the code then prints would show the size of a batch, or the steps of a row.
+    Otherwise lines that the code prints could show the size of a batch, or which
+    operations a row needs.
     """
 
 
 class Errors(TorchFunctionMode):
-    """Note the first error of torch in a block `with`.
+    """Note the first error of torch in a `with` block.
 
     Under `torch.func.vmap`, an operation raises an error for a whole chunk because of
     one row. If the user's code catches it, the code computes all rows in another way.
 
-    This mode does not see what runs inside a function of torch, in the backward pass or
-    in torch.jit. So blocks of `raised` watch each operation too, which takes longer, if
-    `watched` is True: for a user's own code.
+    This mode does not see operations inside a function of torch, in the backward pass
+    or in torch.jit. For a user's own code, `watched` is True, and `raised` also watches
+    each operation, which takes longer.
     """
 
     _first: Exception | None = None
@@ -80,7 +82,7 @@ class Errors(TorchFunctionMode):
                 name in _UNSAFE
                 or str(getattr(func, "__module__", "")).partition("torch._ops.")[2]
                 not in _NAMESPACES
-                # the library MKL prints a line
+                # MKL prints a line for a matrix that is not finite
                 or (
                     name in ("_linalg_svd", "linalg_pinv")
                     and args
@@ -119,15 +121,16 @@ def _text(tensor: Tensor, **given: Any) -> str:
     """Return torch's text of a tensor.
 
     No mode sees a print in the backward pass, inside a function of torch or in another
-    thread. So during a call its own thread gets no text, and others none of rows.
+    thread. So while a block of `raised` runs, its thread gets no text of any tensor,
+    and other threads get none of a tensor of rows.
     """
     if get_ident() in _calls or (_calls and _is_of_rows(tensor)):
         raise ValueError("the text of a tensor is unsafe for a chunk of rows")
     return _as_text(tensor, **given)
 
 
-# An error inside of torch's function would switch torch.func off, while a traceback
-# keeps the frames of this function.
+# Replace torch's function, because it switches torch.func off. After an error inside
+# it, torch.func would stay off while a traceback keeps the function's frame.
 _tensor_str._str = _text
 # torch would warn at each call of an operation that vmap computes row by row
 _functorch._set_vmap_fallback_warning_enabled(False)

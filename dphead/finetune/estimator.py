@@ -166,7 +166,7 @@ class DPFinetuneClassifier(PrivateClassifier):
         """
         check_settings(self)
         names = declared(self.classes)
-        # each row must stay in its slot, even if other code changes the array
+        # copy, because other code may change the array before the last step
         x = _rows(X, self.vocabulary).copy()
         # labels are read one by one, so that none affects the charge
         labels, y = given_labels(y, len(x), names)

@@ -187,8 +187,8 @@ def clipped(parts: list[Part], keep: Tensor, clip_norm: float) -> Tensor:
 def squared_norms(parts: list[Part]) -> Tensor:
     """Return the squared norms (k,) of the rows' full gradients, in float64.
 
-    Here and above, vectors are added one after another. If torch summed a stack of
-    them, its order of addition would depend on the row, from 17 rows on.
+    `Part.norm2`, `clipped` and this function add vectors one after another. If torch
+    summed a stack of 17 rows or more, its order of addition would depend on the row.
     """
     return reduce(torch.add, (part.norm2() for part in parts))
 
@@ -218,7 +218,7 @@ class PerExample:
         self._model, self._loss = model, loss or of_scores()
         self.errors = Errors()
         self.called = {*model.modules()}
-        self._trained = dict(trained(model))  # no row changes these shapes
+        self._trained = dict(trained(model))  # fixed, so that no row changes a shape
 
     def set(self, weights: Tensor) -> None:
         """Set the trained parameters to the values of a flat vector (size,)."""
@@ -299,14 +299,15 @@ def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
     y = torch.zeros(len(views), dtype=torch.int64, device=views.device)
     try:
         parts = gradients.parts(views.clone(), y)  # a loss may change its input
-    # such as for a module that keeps a tensor, or that does not know a token
+    # for example, a module keeps a tensor, or does not know a token
     except Exception as error:
         raise ValueError(
-            "The module and the loss must not keep state between images, and must "
-            f"work under torch.func.vmap, got an error ({first_line(error)}). Remove "
-            "random numbers, layers that keep tensors, branches that depend on values, "
-            "`try` for a call that raises an error, and `torch.compile`. Call `eval()` "
-            "of other modules that the loss calls."
+            "dphead cannot compute gradients of the module and the loss "
+            f"({first_line(error)}). They must not keep state between images, and must "
+            "work under torch.func.vmap. Remove random numbers, layers that keep "
+            "tensors, branches that depend on values, `try` for a call that raises an "
+            "error, and `torch.compile`. Call `eval()` of other modules that the loss "
+            "calls. If rows are tokens, check `vocabulary`."
         ) from error
     return torch.cat([part for one in parts for part in one.columns], dim=1)
 
@@ -358,9 +359,9 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
         )
     if _moved(alone[0], again):
         raise ValueError(
-            "The gradient of an image must not depend on earlier images or on chance, "
-            "got a different gradient at the second call. Remove state that the module "
-            "or the loss keeps between calls."
+            "The gradient of an image depends on earlier images or on chance: a second "
+            "call gave a different gradient. Remove random numbers, and state that the "
+            "module or the loss keeps between calls."
         )
     if sum(map(_moved, alone, chunk)) > 1:
         raise ValueError(
@@ -374,8 +375,8 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
     while any(one() is not None for one in kept):
         if time.monotonic() >= end:
             raise ValueError(
-                "The module and the loss must not keep tensors of images, got one that "
-                "is still in use after its gradient. Remove the code that stores it."
+                "The module or the loss keeps a tensor of an image after the gradient. "
+                "Remove the code that stores it."
             )
         time.sleep(0.01)
 

@@ -55,7 +55,7 @@ _MOST_SCALE, _LEAST_STD = 1e6, 1e-6
 NetworkLoss = Callable[[Tensor, Tensor], Tensor]
 # takes a module and one row's views (k, ...) and labels (k,), and returns its loss
 RowLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
-# types of attributes that contain no others, and types that do
+# types of attributes: those that hold no further objects, and containers
 _PLAIN = {int, float, bool, str, type(None)}
 _CONTAINERS = (dict, list, set, frozenset, deque, tuple)
 # where a module keeps hooks, which could keep rows
@@ -120,9 +120,10 @@ def build_network(
         sparse = name in saved and value.layout is not torch.strided
         if sparse or value.is_meta or (value.requires_grad and value.is_complex()):
             raise ValueError(
-                f"--model has {name}, a {value.layout} tensor of {value.dtype} on "
-                f"{value.device}. Load values for a tensor on meta, train real "
-                "numbers only, and register a sparse buffer with `persistent=False`."
+                f"dphead cannot train --model with {name}, a {value.layout} tensor of "
+                f"{value.dtype} on {value.device}. Load values for a tensor on meta, "
+                "train real numbers only, and register a sparse buffer with "
+                "`persistent=False`."
             )
     return model
 
@@ -131,7 +132,7 @@ def _copied(module: nn.Module) -> nn.Module:
     """Return a copy of the user's module that shares no layer or tensor with it.
 
     Otherwise a hook or a buffer of the user's module could see the rows of the copy.
-    Raises ValueError if there is no such copy.
+    Raises ValueError if the module cannot be copied in this way.
     """
     try:
         model = deepcopy(module)
@@ -172,13 +173,13 @@ def _parts_of(module: nn.Module) -> set[int]:
 
 @contextmanager
 def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Give modules clones of their tensors for a block `with`, and restore them after.
+    """Give modules clones of their tensors for a `with` block, then restore all.
 
-    Tensors, attributes, layers, hooks and containers are then as before, even if code
-    writes to weights in place, or an error ends the block. Other objects that code
-    changes in place, such as numpy arrays, stay changed. torch.func leaves its tensors
-    in a layer that has two names, in an RNN's list of weights, and in the cache of
-    `parametrize.cached`, which all threads share.
+    Afterwards tensors, attributes, layers, hooks and containers are as before, even if
+    code writes to weights in place, or an error ends the block. Other objects that code
+    changes in place, such as numpy arrays, stay changed. Without this function,
+    torch.func would leave its tensors in a layer that has two names, in an RNN's list
+    of weights, and in the cache of `parametrize.cached`, which all threads share.
     """
     parametrize._cache.clear()
     held = _held(modules)
@@ -194,8 +195,9 @@ def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         parametrize._cache.clear()
         for own, kept in held:
-            # By identity, since `!=` of tensors raises an error. What is equal stays
-            # as it is: other threads may use it, and `Counter.update` adds.
+            # Compare by identity, because `!=` of tensors raises an error. Leave an
+            # unchanged container alone: other threads may use it, and
+            # `Counter.update` adds.
             if [*map(id, own)] != [*map(id, kept)]:
                 own.clear()
                 (own.extend if isinstance(own, list | deque) else own.update)(kept)
@@ -208,12 +210,12 @@ def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
 def _held(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Return (container, copy) of all containers that attributes reach, at any depth.
 
-    The fields of an object are a dict.
+    An object's attributes are in its `__dict__`, which is a container too.
     """
     held: dict[int, tuple[Any, Any]] = {}
     todo = [*roots]
     for one in todo:  # the loop appends to it
-        # modules and loggers belong to the whole process, and noted errors to dphead
+        # Python modules and loggers belong to the process, and noted errors to dphead
         if type(one) in _PLAIN or isinstance(one, ModuleType | Logger | Errors):
             continue
         for own in (one, getattr(one, "__dict__", ())):
@@ -227,7 +229,7 @@ def _held(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
 def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
     """Return a timm model."""
     try:
-        # a folder or a hub: reports and the ledger would publish the path
+        # timm also takes a folder or a hub, but reports would publish the path
         if not import_timm().is_model(name):
             raise RuntimeError("no model has this name, and a path needs --weights")
         return import_timm().create_model(
@@ -242,7 +244,7 @@ def _of_timm(name: str, n_classes: int, channels: int) -> nn.Module:
 
 
 def is_users(spec: ModelSpec) -> bool:
-    """Return whether a network has code of the user, also under a name in timm."""
+    """Return whether a network has code of the user, even under a timm name."""
     if not spec.of_timm:
         return spec.of_user
     known = import_timm().models
@@ -250,7 +252,7 @@ def is_users(spec: ModelSpec) -> bool:
     if not known.is_model(spec.model):
         return True
     made = known.model_entrypoint(spec.model)
-    # a deprecated name and `functools.wraps` set `__module__` of a user's function
+    # `__module__` does not tell: timm's deprecated names and `functools.wraps` set it
     return vars(known).get(made.__name__) is not made
 
 
@@ -262,7 +264,8 @@ def _of_user(name: str, n_classes: int) -> nn.Module:
     place, function = name.split(":")
     before = sys.path.copy()
     sys.path.append("")
-    doing, remedy = "import", "Install the package, or run dphead in its folder."
+    doing = "import"
+    remedy = "Correct the name, install the package, or run dphead in its folder."
     try:
         make = getattr(import_module(place), function)
         doing = f"call with {n_classes} classes"

@@ -46,9 +46,9 @@ from dphead.sums.cpu import CpuSums
 # Images per pass. More images were no faster on a CPU (times not stored).
 _CPU_IMAGES = 256
 _GPU_IMAGES = 4096  # chosen, not measured
-# Bytes of a fast pass on a CPU. Its number of rows is a multiple of the second number.
-# A CNN, WRN-10-1 with 4 to 16 views and WRN-16-4 were fastest at 8 to 32 rows (times
-# not stored).
+# On a CPU, the fastest chunk has about as many rows as fit in these bytes, and a
+# multiple of 8 rows. A CNN, WRN-10-1 with 4 to 16 views and WRN-16-4 were fastest at 8
+# to 32 rows (times not stored).
 _CPU_BYTES, _CPU_ROWS = 160 * 2**20, 8
 # Standard deviation of the noise added to the initial weights for a second comparison
 # of slots. Chosen: about the effect of some noisy steps.
@@ -130,8 +130,8 @@ class NetworkSpec:
             )
         if self.augment != "none" and not self.pixels:
             raise ValueError(
-                "--augment applies to images, not to feature maps. Drop --augment and "
-                "--views."
+                "--augment applies to images, not to other rows such as feature maps. "
+                "Drop --augment and --views."
             )
 
     @property
@@ -319,7 +319,8 @@ class Network:
         except (AssertionError, RuntimeError, IndexError) as error:
             what, size = "images", "image size (--image-size)"
             if not spec.pixels:
-                what, size = "rows", "shape (--shape), or pass images as uint8"
+                what = "rows"
+                size = "shape (--shape) or --vocabulary, or pass images as uint8"
             raise ValueError(
                 f"--model {name} does not accept {what} of shape {spec.shape} "
                 f"({first_line(error)}). Choose another model or {size}."
@@ -381,7 +382,7 @@ class Network:
 
 
 class TorchSums:
-    """Sum a network's clipped gradients, as its `BlockSum`.
+    """Implement `BlockSum` for a network's clipped gradients.
 
     Other statistics, such as those of a normalization, are left to `CpuSums`.
 
@@ -399,7 +400,7 @@ class TorchSums:
     chunk : int, optional
         Rows per chunk, from another process. None chooses a size at which torch rounds
         each row equally. On a CPU, it chooses 1 if a trial finds that a row's bits
-        depend on its slot.
+        depend on its position in the chunk.
     batch : int, default 256
         Expected rows of a batch. A chunk has at most about this number of rows. If it
         has more than 32 rows, it has at most a quarter of the batch, because the last
@@ -487,7 +488,7 @@ class TorchSums:
 
         The test compares the gradient and its norm at the initial weights and at
         weights near them, because a head of zeros hides the layers below. On a GPU it
-        returns True without a test, because one row at a time would take days.
+        returns True without a test, because chunks of one row would take days.
         """
         spec = self.network.spec
         if self.chunk == 1 or self.network.device.type != "cpu":
@@ -574,8 +575,8 @@ class TorchSums:
             or params.weights is None
         ):
             raise ValueError(
-                "Internal error: a solver requested a statistic that is not its "
-                f"network's gradient, got {ask.statistic.name}. Please report it."
+                f"Internal error: a solver requested {ask.statistic.name}, which is "
+                "not its network's gradient. Please report it."
             )
         self._gradients.set(torch.from_numpy(params.weights).to(network.device))
         return params
@@ -595,7 +596,7 @@ class TorchSums:
     def _computed(
         self, part: Block, used: np.ndarray, step: int, filled: bool = False
     ) -> Iterator[tuple[list[Part], np.ndarray]]:
-        """Yield (gradients, bool for each slot: add it), with each row at most once.
+        """Yield (gradients, whether to add each slot), with each row at most once.
 
         A row whose computation raises an error adds zero, because the error would
         reveal the row. If a chunk raises one, its used rows are computed again, with

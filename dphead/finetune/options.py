@@ -170,8 +170,8 @@ class FinetuneOptions(RunOptions):
             )
         if self.people is not None and self.ledger == IN_MEMORY:
             raise ValueError(
-                f"--people {self.people} needs a ledger that is kept, because the data "
-                "sets of an id system share one. Drop --people, or drop --ledger "
+                f"--people {self.people} needs a stored ledger, because the data sets "
+                "of an id system share a ledger. Drop --people, or drop --ledger "
                 f"{IN_MEMORY}."
             )
         named = (self.same_data_as, self.dataset_id, self.new_data_set or None)

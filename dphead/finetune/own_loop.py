@@ -1,4 +1,4 @@
-"""Release gradients for a training loop of one's own (`PrivateTraining`).
+"""Release gradients for a training loop that the user writes (`PrivateTraining`).
 
 The caller gets released gradients only. A copy of the module computes the gradients of
 rows (dphead/privacy/proofs/finetune.md, "A loop of one's own").
@@ -97,11 +97,11 @@ from dphead.sums.verified import VerifiedSum
 
 @dataclass(eq=False, repr=False)
 class PrivateTraining:
-    """Release one gradient for each step of a training loop of one's own.
+    """Release one gradient for each step of your own training loop.
 
-    The block `with` charges the ledger for all steps. Then iterate: each step sets
-    `.grad` of the module's trained parameters to the noisy mean of clipped gradients.
-    Any torch optimizer, scheduler or average can follow.
+    Use it in a `with` block, which charges the ledger for all steps when it begins.
+    Then iterate: each step sets `.grad` of the module's trained parameters to the noisy
+    mean of clipped gradients. Any torch optimizer, scheduler or average can follow.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ class PrivateTraining:
         cap = self.group_cap
         require_both(self.groups, cap)
         x, y = self.rows
-        # rows must stay in their slots, even if the loop shuffles its array
+        # copy, because the loop may shuffle its array
         x = given_rows(x, self.vocabulary).copy()
         _, y = given_labels(y, len(x), names)
         rows = ImageRows(
@@ -424,9 +424,9 @@ class PrivateTraining:
         Raises
         ------
         ValueError
-            If the block `with` has ended, a step failed, or the module changed its
+            If the `with` block has ended, a step failed, or the module changed its
             parameters. If torch has hooks or modes, traces the caller, or has several
-            processes. If the loss raises an error for a public random row, such as
+            processes. If the loss raises an error for a public random row, for example
             after `train()` of a module that it calls. No row is read.
         RuntimeError
             If torch compiles the caller, or has hooks for saved tensors. No row is
@@ -434,7 +434,7 @@ class PrivateTraining:
         LedgerError
             If the ledger refuses or cannot record the release.
         """
-        # neither the loss nor another thread can step
+        # refuse a step inside the loss, or in another thread
         if self._gradients is None or not self._idle.acquire(blocking=False):
             raise ValueError(
                 "this training is closed, or another step is running. Iterate inside "
@@ -513,10 +513,10 @@ class PrivateTraining:
             self._trained.get(n) is not p for n, p in trained(given)
         ):
             raise ValueError(
-                "the module must train the same parameters as at the charge, got "
-                f"{len(found)} now and {len(shapes)} then. Keep the parameters, with "
-                "their names, shapes and `requires_grad`, and load weights without "
-                "`assign`."
+                "the module no longer trains the parameters that it trained at the "
+                f"charge ({len(shapes)} then, {len(found)} now). Keep the same "
+                "objects, with their names, shapes and `requires_grad`, and load "
+                "weights without `assign`."
             )
         before, after = _fixed(own), _fixed(given)
         for name in before | after:

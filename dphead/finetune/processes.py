@@ -24,7 +24,7 @@ _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 def refuse_processes() -> None:
     """Raise ValueError if torchrun or a torch group has several processes.
 
-    In a loop of one's own, each of them would charge and release a separate training.
+    With `PrivateTraining`, each process would charge and release a separate training.
     """
     others = os.environ.get("WORLD_SIZE", "") not in ("", "1")
     if others or (
@@ -63,7 +63,7 @@ def torchrun_place() -> Place | None:
     one_host |= Place(f"{host}:{port}").local
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         host, port = _published(rank, host, int(port), one_host).rsplit(":", 1)
-    # torchrun's own port can be reached from other hosts: take no address from there
+    # other hosts can reach torchrun's port: on one host, take no address from there
     return Place(f"{'127.0.0.1' if one_host else host}:{port}", count, rank)
 
 
@@ -95,7 +95,7 @@ def _published(rank: int, host: str, port: int, one_host: bool) -> str:
 
 
 def usable_device(device: str) -> str:
-    """Return the device to use, with a GPU for "auto" if there is one, else the CPU.
+    """Return the device to use. "auto" means a GPU if there is one, else the CPU.
 
     Raises ValueError if torch cannot use the device.
     """
@@ -105,7 +105,7 @@ def usable_device(device: str) -> str:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
-            f"--device must be a device that torch can use, got {device!r}: "
-            f"{first_line(error)}. Use cpu, cuda or cuda:N."
+            f"torch cannot use --device {device} ({first_line(error)}). Use cpu, cuda "
+            "or cuda:N."
         ) from error
     return device

@@ -90,8 +90,7 @@ def read_network(
             )
         if isinstance(model, str) and model != name:
             raise ValueError(
-                f"--model must be {name}, as in training, got {model!r}. Pass {name}, "
-                "or drop --model."
+                f"--model must be {name}, as in training, got {model!r}. Pass {name}."
             )
         network = Network(
             spec,
@@ -198,7 +197,7 @@ def open_rows(
 
 
 def scores(network: Network, state: TrainingState, rows: Opened) -> np.ndarray:
-    """Return the scores (n, n_classes) of the averaged weights on rows.
+    """Return the scores (n, n_classes) of rows by the trained weights.
 
     Rows go through the transform first. Unreadable rows, and rows that are not finite,
     get NaN.
@@ -212,5 +211,5 @@ def scores(network: Network, state: TrainingState, rows: Opened) -> np.ndarray:
 def measure_network(
     network: Network, state: TrainingState, rows: Opened
 ) -> dict[str, Any]:
-    """Return metrics of the averaged weights on labeled rows."""
+    """Return metrics of the trained weights on labeled rows."""
     return evaluate_scores(scores(network, state, rows), rows.y)

@@ -342,7 +342,7 @@ class Settings(Step, ModelSpec):
         if self.epochs is not None and self.steps is not None:
             raise ValueError(
                 f"--epochs cannot be combined with --steps, got {self.epochs:g} and "
-                f"{self.steps}. Drop --steps."
+                f"{self.steps}. Drop one of the two."
             )
 
     def check_complete(self) -> None:
@@ -355,9 +355,9 @@ class Settings(Step, ModelSpec):
         missing = [name for name, value in need.items() if value is None]
         if len(missing) > 1:
             raise ValueError(
-                "--noise-multiplier, --batch-size and --steps need two values to "
-                f"compute the third, got one or none: {' and '.join(missing)} are "
-                f"missing. Add {' and '.join(missing[1:])}."
+                "dphead computes one of --noise-multiplier, --batch-size and --steps "
+                f"from the other two, but {' and '.join(missing)} are missing. Add "
+                f"{' and '.join(missing[1:])}."
             )
         if self.adapter != "none" and not self.of_user and self.weights is None:
             raise ValueError(
@@ -429,7 +429,7 @@ class Settings(Step, ModelSpec):
 
 
 def code_name(code: Any) -> str:
-    """Return the name of a function, also of a partial one, or of an object's type."""
+    """Return the name of a function, even of a partial one, or of an object's type."""
     code = code.func if isinstance(code, partial) else code
     return getattr(code, "__qualname__", type(code).__name__)
 

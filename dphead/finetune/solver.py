@@ -1,6 +1,7 @@
-"""Train a whole network as a solver [De22]: request noisy gradients, and descend.
+"""Implement end-to-end training [De22] as a solver.
 
-All work after a release is post-processing.
+It requests a noisy gradient for each step, and updates the weights. All work after a
+release is post-processing.
 """
 
 from collections.abc import Callable, Generator
@@ -21,7 +22,7 @@ from dphead.solvers.normalization import ChannelNormalization
 
 @dataclass(eq=False)
 class TrainingState(Descent):
-    """Hold the state of a training after `step` steps, complete for a resume.
+    """Hold the state of a training after `step` steps, with all that a resume needs.
 
     All of it is post-processing of releases. Arrays of weights have the shape (size,).
 

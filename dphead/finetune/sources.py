@@ -294,9 +294,9 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
     A features file has its own id. For images, an option may name the data set by an
     id, a file or a ledger. Otherwise it is the data set that already has the images, or
     a new one. An interrupted run with --new-data-set keeps its data set. Without an
-    index, only an option sets an id. A dry run keeps neither images, people nor a new
-    id. A ledger in memory keeps no images, and `FinetuneOptions` refuses a declaration
-    with it.
+    index, only an option sets an id. A dry run keeps no images, no people and no new
+    id. With a ledger in memory, no images are kept, and `FinetuneOptions` refuses
+    --people.
 
     Parameters
     ----------

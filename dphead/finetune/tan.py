@@ -57,8 +57,8 @@ def plans(
     """
     if noise_multiplier < MIN_SIGMA:
         raise ValueError(
-            f"epsilon follows TAN only at --noise-multiplier {MIN_SIGMA:g} or more, got"
-            f" {noise_multiplier:g}. Pass {MIN_SIGMA:g}."
+            "Plans by the total amount of noise (TAN) need --noise-multiplier "
+            f"{MIN_SIGMA:g} or more, got {noise_multiplier:g}. Pass {MIN_SIGMA:g}."
         )
     check_budget(epsilon, delta)
     target = Target(epsilon, delta, accountant="rdp")

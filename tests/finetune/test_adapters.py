@@ -97,7 +97,7 @@ def test_a_saved_network_needs_no_adapter(adapter, tmp_path):
 
 
 def test_an_adapter_without_anything_to_adapt_is_refused():
-    with pytest.raises(ValueError, match="finds nothing to adapt"):
+    with pytest.raises(ValueError, match="needs a last linear layer, and other layers"):
         build_network(
             ModelSpec("own:network", adapter="lora"), 3, module=nn.Linear(4, 3)
         )

@@ -342,7 +342,7 @@ def with_batch_norm():
             "must not keep",
         ),
         (with_batch_norm, cross_entropy, r"Call its `eval\(\)`"),
-        (module, keeping, "must not keep tensors"),
+        (module, keeping, "keeps a tensor of an image"),
         (module, by_chance, "or on chance"),
         (module, counting, "or on chance"),
         (module, mixing, "other images of its chunk"),

@@ -540,7 +540,7 @@ def test_people_of_a_run_that_protects_nothing_are_checked_and_recorded(tmp_path
 
 def test_a_ledger_in_memory_declares_no_people(tmp_path):
     """No later run would know them."""
-    with pytest.raises(ValueError, match="--people clinic needs a ledger that is kept"):
+    with pytest.raises(ValueError, match="--people clinic needs a stored ledger"):
         options(tmp_path, "run", people="clinic", new_people=True, ledger=":memory:")
 
 

@@ -35,7 +35,7 @@ def test_each_plan_spends_the_budget_at_sigma_two_and_more_steps_cost_more():
     work = [s.batch_size * s.steps for s in found]
     assert work == sorted(work)
     assert work[1] / work[0] == pytest.approx(4.0, rel=0.1)  # sqrt(16)
-    with pytest.raises(ValueError, match="epsilon follows TAN only"):
+    with pytest.raises(ValueError, match="Plans by the total amount of noise"):
         plans(50_000, epsilon=8.0, delta=1e-5, steps=[250], noise_multiplier=1.0)
 
 
