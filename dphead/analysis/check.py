@@ -160,8 +160,7 @@ def _of_rows(run: FinishedRun) -> Iterator[Finding]:
     if declared not in _DECLARED:
         yield Finding(
             "inferred classes",
-            "no declaration of public classes is recorded "
-            f"(classes_declared={declared!r})",
+            "the report records no declaration of public classes",
             "Classes taken from the labels reveal that each class has a row",
             "Declare them with --classes, and fit again",
         )
@@ -301,7 +300,7 @@ def _shown(report: dict[str, Any]) -> dict[str, list[bool]]:
     test, shown = report.get("test"), dict[str, list[bool]]()
     released = (report.get("class_accuracy") or {}).get("each")
     if test is not None and report.get("test_is") == "public":
-        given = f"given to any public test {name_unit_in(report)}"
+        given = f"predicted for any public test {name_unit_in(report)}"
         shown[given] = [rows > 0 for rows in test["predicted_n"]]
     if released is not None:
         ever = "ever predicted, by the 90 % intervals of the released accuracies"
@@ -439,7 +438,7 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
         total += as_declared(now["delta"])
         todo = f"State the plain sum of all fits, {total}, where you publish the run"
         if run.ended:
-            todo = "State no sum before this command can read that ledger"
+            todo = "State no sum before `dphead check` can read the merged ledger"
         yield Finding(*finding, todo)
 
 
@@ -453,7 +452,7 @@ def notes(run: FinishedRun) -> list[str]:
         kind = "more" if run.merged or run.ledger_now.get("is_sum") else "later"
         more = f"{later} {kind} fit{'' if later == 1 else 's'}"
         if run.merged:
-            more = f"counted in the ledger {run.merged} now, with {more}"
+            more = f"the ledger {run.merged} now counts this run, with {more}"
         found.append(
             f"{more}: the ledger's plain sum is now epsilon "
             f"{rounded_up(run.spent_now.epsilon, 5)}, not the sum in the report"

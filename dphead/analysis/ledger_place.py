@@ -171,10 +171,10 @@ def counted_at(book: Ledger) -> str | None:
 
 
 def opened_beside(place: str, book: Ledger) -> Ledger:
-    """Open the ledger that a ledger names; on a server, on the server of `book`.
+    """Open the ledger at `place`, which the ledger `book` names.
 
-    A restored copy of a database has the server's id, so a name alone leads to
-    DPHEAD_LEDGER.
+    If both are on one server, use the URL of `book`. A restored copy of a database has
+    the same id as the original, so the name alone would lead to DPHEAD_LEDGER.
     """
     store, _, data_set = place.rpartition("/")
     if book.url is not None and store == book.path.rpartition("/")[0]:

@@ -178,7 +178,7 @@ def about_copies(report: dict[str, Any]) -> str:
         where = f"outside the id system {people['system']}"
     return (
         f"dphead may not recognize fits on the same {name_unit_in(report)}s {where}. "
-        "They add to the fits of this ledger, and no total includes them"
+        "Their privacy loss adds to that of this ledger, and no total includes it"
     )
 
 

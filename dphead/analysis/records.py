@@ -148,7 +148,7 @@ class FinishedRun:
             "elsewhere": [one for _, one in self.elsewhere],
         }
         data = report["data"]
-        # people of arrays are not declared
+        # rows without a data set id have no declared people
         if self.limit is not None and data.get("dataset_id") is not None:
             data = data | {key: ledger[key] for key in ("dataset_id", "people")}
         return report | {"ledger": ledger, "data": data}

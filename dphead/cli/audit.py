@@ -127,7 +127,8 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
         if options.group_mean:  # the audited rows are a group's first ones
             raise ValueError(
                 "an audit cannot use --group-mean, because it does not compute means. "
-                "Drop --group-mean to audit the same method with first rows."
+                "Drop --group-mean to audit the same method with each group's first "
+                "rows."
             )
         made = make_method(options.method, facts, options.settings, options.preset)
         target = options.target(made.accountant, options.group_cap)

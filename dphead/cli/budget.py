@@ -180,8 +180,8 @@ def _unit_from_now_on(plan: Any) -> Iterator[str]:
     """Yield what the first fit of a source with groups fixes for all later fits."""
     if plan.group_cap is None:
         yield (
-            "! This first fit decides that all fits of its ledger protect single "
-            "images. No later fit can take --group-cap."
+            "! This first fit decides that all fits of its ledger protect single rows "
+            "(images). No later fit can take --group-cap."
         )
         return
     yield (

@@ -58,7 +58,7 @@ def check(run: Path, ledger: Path | str | None, as_json: bool) -> None:
         if not findings:
             say(
                 "Findings",
-                "no findings. dphead cannot check what left no record",
+                "no findings. Problems that left no record go undetected",
             )
     if findings:
         raise SystemExit(1)
@@ -96,6 +96,6 @@ def _recomputed(g: dict[str, Any]) -> str:
 
 def _listed(number: int, finding: Any) -> str:
     """Return a finding as text, with its number, fix and reason."""
-    first = section(f"{number}", [f"{finding.name}: {finding.what}."])
+    first = section(f"Finding {number}", [f"{finding.name}: {finding.what}."])
     fix = section("   Fix", [f"{finding.todo}."])
     return f"{first}\n{fix}\n{section('   Why', [f'{finding.why}.'])}"

@@ -78,7 +78,7 @@ class _Asked:
 
     @property
     def of_network(self) -> bool:
-        """Return whether the run trained a whole network, not a head."""
+        """Return whether the run trained a network, not a head."""
         return (self.run / "model.json").exists()
 
 

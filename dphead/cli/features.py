@@ -197,7 +197,8 @@ def print_people(people: dict[str, Any] | None, path: Path | None = None) -> Non
     elif people["new"]:
         say(
             "People",
-            f"declared new in the id system {people['system']}: own ledger",
+            f"declared new in the id system {people['system']}, so this data set has "
+            "a ledger of its own",
             "Ids are compared letter by letter: P-3 and p-3 are different people",
         )
     else:

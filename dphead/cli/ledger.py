@@ -74,9 +74,9 @@ def _move(source: Any, url: str) -> None:
         )
     (book,) = _open(source, write=True, own=True)
     target = move_ledger(book, url)
-    moved = f"{_in_words(len(target.fits()))}, from {book.path}, which takes no more"
+    moved = f"{_in_words(len(target.fits()))}, from {book.path}"
     say("Ledger", target.path)
-    say("Moved", moved)
+    say("Moved", f"{moved}, which takes no more charges")
     if image_indexes()[-1].knows(str(target.dataset_id)):
         say(
             "Next",

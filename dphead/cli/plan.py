@@ -53,7 +53,7 @@ _OF_FITS = ("protect", "ledger")  # options that only --fits uses
 @click.option(
     "--n-rows",
     type=values.NATURAL,
-    help="Public number of private images in the planned fit.",
+    help="Number of private images in the planned fit. The number must be public.",
 )
 @click.option(
     "--fits",
@@ -105,8 +105,8 @@ def plan(
         return
     if "n_rows" not in asked:
         raise click.UsageError(
-            "a forecast needs --n-rows, the public number of private images. Add it, "
-            "or type --fits N to check a budget."
+            "a forecast needs --n-rows, the number of private images, which must be "
+            "public. Add it, or type --fits N to check a budget."
         )
 
     from dphead.fit.forecast import Question, forecast, open_look_alike

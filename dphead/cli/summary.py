@@ -112,7 +112,7 @@ def _guarantee(report: dict[str, Any]) -> str:
     path, dataset_id = report["ledger"]["path"], report["data"]["dataset_id"]
     counted = f"charged to the ledger {Path(path).name}"
     if path == IN_MEMORY:
-        counted = "counted alone"
+        counted = "charged to a ledger in memory"
     elif is_on_server(path):
         counted = "charged to the team's ledger"
     elif Path(path).name == f"{dataset_id}.sqlite":

@@ -145,13 +145,14 @@ class ImageIndex:
     """Index the images of each data set that was extracted under one home.
 
     There is one file for each data set, with 8 bytes for each image. If several
-    commands add different images to a data set, the images of each command also have a
-    file, so that images that were shared before a data set grew are still found. Only
-    the owner can read the files.
+    commands add different images to a data set, the images of each command have a file
+    too. Images that were shared before a data set grew are then still found. Only the
+    owner can read the files.
+
     The index identifies an image by its canonical pixels: a resized or recompressed
     image is a different one. Earlier versions stored digests of other forms of some
-    images. Another file pairs them with the canonical digests, once such an image is
-    seen again.
+    images. Another file pairs these digests with the canonical ones, once an extraction
+    reads such an image again.
     """
 
     def __init__(self, folder: Path, sizes: Path | None = None) -> None:

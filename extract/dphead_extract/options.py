@@ -46,7 +46,7 @@ SAME_DATA_AS = data_set_option(
     shared=False,
 )
 NEW_DATA_SET = data_set_option(
-    "Start a new data set although another data set has some of these images."
+    "Start a new data set, even if another data set has some of these images."
 )
 PEOPLE = data_set_option(
     "Public name of the id system of the groups, such as clinic-records. The data sets "

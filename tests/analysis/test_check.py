@@ -246,7 +246,7 @@ def test_classes_that_public_rows_or_released_numbers_do_not_show_are_named(run)
     change(run, test={"predicted_n": [0, *test["predicted_n"][1:]]})
     (finding,) = check(read_run(run))
     assert finding.name == "class not shown predicted"
-    assert finding.what.endswith(f"given to any public test image: {labels[0]}")
+    assert finding.what.endswith(f"predicted for any public test image: {labels[0]}")
     change(run, test={"per_class_n": [0, *test["per_class_n"][1:]]})
     # nor is a class without test rows
     assert "class not shown predicted" in names(run)

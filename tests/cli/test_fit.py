@@ -594,11 +594,11 @@ def test_a_fit_names_classes_that_no_released_number_shows_as_check_and_card_do(
     public = {"test": test, "test_is": "public", "test_rows": "other rows"}
     bare = report | public | {"class_accuracy": None}
     said = words(" ".join(summary._accuracy(bare, test)))
-    assert f"given to any public test row: {CLASSES[2]}. Measure them" in said
+    assert f"predicted for any public test row: {CLASSES[2]}. Measure them" in said
     assert f"{CLASSES[1]} is never predicted" in said
     said = words(" ".join(summary._accuracy(report | public, test)))
     assert f"released accuracies: {CLASSES[2]}. Measure them" in said
-    assert "given to any public test row, or ever predicted, by" in said
+    assert "predicted for any public test row, or ever predicted, by" in said
 
     help_missed = check.help_missed
     assert help_missed(report).startswith("--method auto --balanced, a larger")

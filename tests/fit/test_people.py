@@ -782,7 +782,7 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     assert not (tmp_path / "no").exists()
     found = words(dphead("check", project / "run").out)
     assert "so the budget is no guarantee" in found
-    assert "State no sum before this command can read that ledger" in found
+    assert "State no sum before `dphead check` can read the merged ledger" in found
 
 
 def test_a_merged_ledger_is_followed_in_a_copy_of_its_folder(

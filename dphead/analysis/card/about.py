@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dphead.analysis.protected import counts_all_fits, name_new
+from dphead.analysis.protected import counts_all_fits, name_new, name_unit_in
 from dphead.privacy.rounding import as_declared, rounded_up
 
 _MAX_TEXT = 500  # characters, so that the card stays on few pages; chosen
@@ -153,7 +153,8 @@ def _accuracy(report: dict[str, Any]) -> tuple[float, float, str] | None:
     if test is not None:
         margin = _NORMAL_90 * test["accuracy_se"]
         low, high = test["accuracy"] - margin, test["accuracy"] + margin
-        return max(0.0, low), min(1.0, high), "accuracy on test images (90 %)"
+        name = f"accuracy on test {name_unit_in(report)}s (90 %)"
+        return max(0.0, low), min(1.0, high), name
     if expected is not None:
         name = f"expected accuracy on {name_new(report)} (90 %)"
         return expected["low"], expected["high"], name

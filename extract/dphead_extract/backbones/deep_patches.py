@@ -1,10 +1,10 @@
 """Convolve ScatterNet's maps with random patches of synthetic images.
 
 Each layer's filters are whitened random patches of the previous layer's maps of
-synthetic images (dead leaves and 1/frequency, `synthetic`).
-Coates and Ng (2012) learn such layers from the data. Here scattering (Bruna, Mallat
-2013) comes first. A seed generates all filters, which need no weights file and spend no
-privacy budget. No private image may be used here.
+synthetic images (dead leaves and 1/frequency, `synthetic`). Coates and Ng (2012) learn
+such layers from the data. Here scattering (Bruna, Mallat 2013) comes first. A seed
+generates all filters, so they need no weights file and spend no privacy budget. No
+private image may be used here.
 
 A map's channels are signed square roots with mean zero and variance one on the
 1/frequency images. At each position the channels are divided by their length plus one,

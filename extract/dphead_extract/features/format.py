@@ -1,6 +1,6 @@
 """Define features.h5, the contract between extraction (PyTorch) and training (JAX).
 
-Of other packages, the modules of this format may import only numpy and h5py.
+The modules of this format may import no other packages than numpy and h5py.
 
 One row is one image, and its position is its identity. All datasets hold private
 values. ``config`` and ``salt`` are private too. ``config`` has a digest of the source,

@@ -57,7 +57,8 @@ def verify(path: str | Path) -> list[str]:
         return _told(found, file)
 
 
-# a text, and the indices of its rows or of sets of equal rows; None: no rows to list
+# a problem as text, and the indices of its rows, or of sets of equal rows; None if
+# there are no rows to list
 _Problem = tuple[str, np.ndarray | list[np.ndarray] | None]
 
 

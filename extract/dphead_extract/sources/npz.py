@@ -37,7 +37,7 @@ def opened_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
                 yield file
     except (ExtractError, PermissionError):
         raise
-    # numpy and zipfile may raise anything for a damaged file, or one beyond all memory
+    # numpy and zipfile may raise anything for a file that is damaged or too large
     except Exception as error:
         cause = (
             "cannot be read: it is damaged, of another kind, or larger than the "
