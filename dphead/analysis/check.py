@@ -215,7 +215,7 @@ def _of_backbone(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     kind = (facts.get("normalization") or {}).get("kind")
     if not made_of_images(facts) and not facts.get("attested"):
         yield (
-            f"the features were imported or written from arrays (backbone={backbone!r})"
+            f"the features were imported or written from arrays (backbone {backbone!r})"
             ", and the origin of each row is not recorded",
             "Use `dphead extract`. If each row depends on one image and on nothing "
             "fitted to these rows, import the rows with --not-fitted-on-these-rows",
@@ -231,7 +231,8 @@ def _of_backbone(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     fixed = facts.get("weights_sha256") == ""
     if mean is not None and (fixed or tuple(mean) not in _PUBLIC_MEANS):
         yield (
-            f"images were shifted by mean={mean}, which is not a common public mean",
+            f"images were shifted by the mean {mean}, which is not a common public "
+            "mean",
             "Show that mean and std are public, or extract with the model's mean",
         )
 

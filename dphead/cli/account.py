@@ -69,7 +69,7 @@ _OF_NOISE = {
 @sizes("that --method plans for. They are public.", required=False)
 @AS_JSON
 def account(as_json: bool, **given: Any) -> None:
-    """Print epsilon by every accountant, and an upper bound on any membership attack.
+    """Print epsilon by every accountant, and bounds on membership-inference attacks.
 
     The noise multiplier is the noise's standard deviation divided by the sensitivity.
     For full batches, the sensitivity depends on the neighboring relation. For Poisson

@@ -87,7 +87,7 @@ class _Asked:
 def evaluate(as_json: bool, **given: Any) -> None:
     """Measure the accuracy, class accuracies and calibration of RUN on SOURCE.
 
-    SOURCE is a features file, or images in any form `extract` reads. For a head on
+    SOURCE is a features file, or images in any form that `extract` reads. For a head on
     imported embeddings, SOURCE may be a file of embeddings by the same model. The
     figures are exact for its rows, so the guarantee of RUN does not cover them. Nothing
     is stored. An unreadable image, or a row that is not finite, counts as wrong.
@@ -300,12 +300,12 @@ def predict(
 ) -> None:
     """Write the most likely classes and their probabilities for each row of SOURCE.
 
-    SOURCE is a features file, images in any form `extract` reads, or one image file.
-    Images go through the backbone recorded in the run folder. For a head on imported
-    embeddings, SOURCE may be a file of embeddings by the same model, such as emb.npz.
-    For a features file, the file names of images are listed if the table that `extract`
-    wrote is in the same folder. An unreadable image, or a row that is not finite, gets
-    no class.
+    SOURCE is a features file, images in any form that `extract` reads, or one image
+    file. Images go through the backbone recorded in the run folder. For a head on
+    imported embeddings, SOURCE may be a file of embeddings by the same model, such as
+    emb.npz. For a features file, the file names of images are listed if the table that
+    `extract` wrote is in the same folder. An unreadable image, or a row that is not
+    finite, gets no class.
 
     \b
     dphead predict run new_images/ -o predictions.csv

@@ -39,7 +39,10 @@ _N_ROWS = click.option(
     help="Number of training images.",
 )
 _DELTA = click.option(
-    "--delta", type=values.NUMBER, required=True, help="Failure probability."
+    "--delta",
+    type=values.NUMBER,
+    required=True,
+    help="Probability that the guarantee fails.",
 )
 
 
@@ -133,7 +136,7 @@ def _plan(
     steps: tuple[int, ...] | None,
     simulated: tuple[Path, ...],
 ) -> None:
-    """Print the smallest batch size for each number of steps.
+    """Print the batch size that spends the budget, for each number of steps.
 
     The noise multiplier must be at least 2. The total amount of noise (TAN) then nearly
     determines epsilon. Only training shows which number of steps is best. Simulate
@@ -261,7 +264,7 @@ def _simulate(
         f"\npredicted at B {full[0]}, sigma {full[1]:g}: "
         f"{percent(prediction.accuracy)}, "
         f"{100 * prediction.slope:+.2f} per doubling of B\n"
-        f"95 % of runs: {in_percent(prediction)}"
+        f"95 % interval for a full run: {in_percent(prediction)}"
     )
     if prediction.doubt:
         click.echo(filled(f"! {prediction.doubt}."))

@@ -78,8 +78,8 @@ _WEIGHTS = Setting(
     option=True,
 )
 VOCABULARY = Setting(
-    "Rows are integer tokens from 0 to N - 1, such as words of a text. A row with "
-    "another number adds zero.",
+    "Public number N of tokens. Rows are then integers from 0 to N - 1, such as words "
+    "of a text. A row with another number adds zero.",
     # float32 holds larger whole numbers with an error
     Range(f"a whole number from 2 to {2**24}", lambda v: 2 <= v <= 2**24),
     OFF,

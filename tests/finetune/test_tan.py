@@ -130,7 +130,7 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
     assert "--momentum 0.5" in words(done.out)
     assert "predicted at B 16" in done.out
     assert "are not private" in done.out
-    assert re.search(r"95 % of runs: \S+ to \S+ %", done.out)
+    assert re.search(r"95 % interval for a full run: \S+ to \S+ %", done.out)
     rises = json.loads(out.read_text())["prediction"]["slope"] > 0
     assert ("far too high" in words(done.out)) == rises
     runs = json.loads(out.read_text())["runs"]
