@@ -72,7 +72,7 @@ def test_imported_rows_are_not_said_to_be_extracted_from_images(tmp_path, monkey
     (finding,) = json.loads(checked.out)["findings"]
     assert checked.code == 1
     assert finding["name"] == "data-dependent preprocessing"
-    assert "imported or written from arrays (backbone='resnet18')" in finding["what"]
+    assert "imported or written from arrays (backbone 'resnet18')" in finding["what"]
     report = report_of(tmp_path / "run")
     assert "each row is assumed to be independent" in model_card(report)
     for text in (report["statement"], page(report), model_card(report)):

@@ -5,10 +5,8 @@ import json
 import numpy as np
 import pytest
 from commands import (
-    dphead,
     fitted,
     refusal,
-    refused,
     table,
     words,
 )
