@@ -280,7 +280,7 @@ def _features(
         "--top",
         type=values.NATURAL,
         default=3,
-        help="Number of most likely classes to list for each image.",
+        help="Number of most likely classes to list for each row.",
     ),
     click.option(
         "--csv-dialect",

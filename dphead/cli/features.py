@@ -229,8 +229,8 @@ def print_budget(features: Path) -> None:
     lines = [f"dphead fit {name}{split} --epsilon 1{cap} -o run"]
     if grouped:
         lines.append(
-            "4 is an example: choose before the first fit how many images of each "
-            "person are used, from public knowledge (docs/patients.md)"
+            "4 is an example: choose before the first fit how many rows (images) of "
+            "each person are used, from public knowledge (docs/patients.md)"
         )
     if not begun:
         lines = [

@@ -313,7 +313,8 @@ class _Training:
         def told(made: int, planned: int, label: str) -> None:
             if self.history:
                 last = self.history[-1]
-                label += f", {100 * last['accuracy']:.1f} % after step {last['step']}"
+                share = f"{100 * last['accuracy']:.1f} %"
+                label += f", accuracy {share} after step {last['step']}"
             if progress is not None:
                 progress(made, planned, label)
 
