@@ -34,7 +34,7 @@ from dphead.privacy.ledger.moving import counted_data_sets
 from dphead.privacy.ledger.schema import HeldLedger, canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
-from dphead.privacy.ledger.store import IDENTITY, MERGED, PEOPLE
+from dphead.privacy.ledger.store import IDENTITY, IN_MEMORY, MERGED, PEOPLE
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 from dphead.solvers.settings import MOST_RELEASES
 
@@ -158,7 +158,11 @@ class FinishedRun:
         if self.fits is not None or self.lost:
             return None
         place = self.merged or self.report["ledger"]["path"]
+        if place == IN_MEMORY:
+            return "the ledger was in memory, so later fits in it are unknown"
         todo = "Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
+        if is_on_server(place):
+            todo = "Set DPHEAD_LEDGER to the address of its server"
         if self.ended:
             return (
                 f"the run's ledger was merged into {place}, which cannot be read or "

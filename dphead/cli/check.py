@@ -80,7 +80,7 @@ def _spent_now(run: Any) -> str:
     return (
         f"epsilon {rounded_up(run.spent_now.epsilon)}{of} spent (delta "
         f"{as_declared(book['delta'])}) in {fits} fit{'s' if fits != 1 else ''}"
-        f"{told}"
+        f"{told}{', at the end of this run' if run.about_unread() else ''}"
     )
 
 

@@ -363,6 +363,7 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
         default_ledger_path,
         ledger_path,
         open_ledger,
+        other_ledgers,
         people_index,
     )
     from dphead.fit.noted import has_home
@@ -403,6 +404,12 @@ def _open(which: Any, write: bool = False, own: bool = False) -> list[Any]:
     if write:
         return [open_ledger(path, dataset_id)]
     if isinstance(path, Path) and not os.path.lexists(path):
-        click.echo("no ledger yet: no fit was charged to this data set's ledger")
+        said = "no ledger yet: no fit was charged to this data set's ledger"
+        if others := other_ledgers(dataset_id):
+            said = (
+                f"no ledger at {path}. Restore it if it had fits. The data set is also "
+                f"known to {', '.join(map(str, others))}"
+            )
+        click.echo(said)
         return [Ledger(IN_MEMORY, dataset_id)]
     return [Ledger(path, dataset_id, read_only=True)]

@@ -89,11 +89,9 @@ def note_changes(finished: Any) -> None:
     Also print whether later merges and fits are unknown here.
     """
     from dphead.analysis.check import outdated, uncounted
-    from dphead.privacy.ledger.store import IN_MEMORY
 
     _note([*outdated(finished), *uncounted(finished)])
-    said = finished.about_unread()
-    if said is not None and finished.report["ledger"]["path"] != IN_MEMORY:
+    if (said := finished.about_unread()) is not None:
         say("Note", f"! {said}", err=True)
 
 

@@ -303,8 +303,10 @@ def _all_masked(options: ImportOptions, header: Header) -> str:
         )
     if options.columns.width is not None:
         return (
-            f"{rows} a list whose length is not {options.columns.width}, or a number "
-            f"that is not finite in {header.dtype}. Correct width in --columns."
+            f"{rows} a cell that is not a number or not finite in {header.dtype}, or a "
+            f"list whose length is not {options.columns.width}. Leave out the columns "
+            "with such cells by --columns features=A,B,..., or correct the length of "
+            "the lists (width=N)."
         )
     more = ", or use --dtype float32" if header.dtype == "float16" else ""
     return (

@@ -90,8 +90,8 @@ class People:
         if shared is None or given in (None, shared):
             return given or shared
         raise ExtractError(
-            f"--people {self.system} uses the data set {shared}, got --dataset-id "
-            f"{given}. Drop --dataset-id."
+            f"--people {self.system} uses the data set {shared}, but --dataset-id or "
+            f"--ledger names the data set {given}. Drop --dataset-id and --ledger."
         )
 
     @property

@@ -196,6 +196,16 @@ def test_a_budget_names_what_is_recognized_in_another_ledger(tmp_path):
     assert "refuses fits in another ledger on" in said and "same -o" not in said
 
 
+def test_show_names_other_ledgers_if_a_data_set_has_no_file(tmp_path):
+    path, other = features_file(tmp_path / "f.h5"), tmp_path / "other.sqlite"
+    show = ("ledger", "show", path)
+    assert "no fit was charged to this data set's ledger" in words(fitted(*show).out)
+    fitted("fit", path, *LS, "-o", tmp_path / "run", "--ledger", other)
+    said = words(fitted(*show).out)
+    assert f"no ledger at {default_ledger_path(id_of(path))}. Restore it" in said
+    assert f"known to the ledger {other} (1 fit" in said
+
+
 def test_a_budget_with_a_large_delta_is_warned_of(tmp_path):
     features = features_file(tmp_path / "f.h5", n=240)
     said = fitted("ledger", "show", features).out

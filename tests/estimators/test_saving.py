@@ -266,6 +266,14 @@ def test_a_fit_whose_sum_an_interrupted_merge_made_unknown_is_not_saved(tmp_path
     assert not (tmp_path / "run" / "report.json").exists()
 
 
+def test_a_run_of_a_ledger_in_memory_says_that_later_fits_are_unknown(tmp_path):
+    model = DPFeatureCovarianceClassifier(epsilon=1, delta=1e-3, classes=CLASSES)
+    model.fit(X, Y).save(tmp_path / "run")
+    said = "the ledger was in memory, so later fits in it are unknown"
+    assert said in words(dphead("check", tmp_path / "run").out)
+    assert said in words(dphead("report", tmp_path / "run").err)
+
+
 def test_an_interrupted_run_is_not_replaced(tmp_path):
     """Its charge would be lost."""
     model = DPFeatureCovarianceClassifier(epsilon=1, delta=1e-3, classes=CLASSES)

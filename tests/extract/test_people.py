@@ -42,6 +42,11 @@ def test_an_id_system_has_one_random_ledger_in_a_home(index, tmp_path):
     assert People(index, "clinic", new=True).shared_id is None
 
 
+def test_a_shared_ledger_is_no_ledger_of_another_data_set(index):
+    with pytest.raises(ExtractError, match=r"--ledger names the data set b+\. Drop"):
+        People(index, "clinic").data_set(B)
+
+
 @pytest.mark.parametrize("name", ["Clinic", "", "a b", "-a", "x" * 65, "a\n"])
 def test_two_spellings_of_a_name_are_no_two_systems(index, name):
     with pytest.raises(ExtractError, match="--people must have"):
