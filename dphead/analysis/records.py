@@ -100,8 +100,9 @@ class FinishedRun:
         The ledger that the run's ledger was merged into, or moved to, after the fit.
         `fits` are its fits, or None if it cannot be read.
     ended : bool
-        Whether ledgers were merged, and `merged` cannot be read or lacks fits. The
-        budget is then no guarantee, and the present total is unknown.
+        Whether ledgers were merged, and `merged` cannot be read or lacks fits
+        (`unread_place`). The budget is then no guarantee, and the present total is
+        unknown.
     limit : dict or None
         The "path", "identity", "budget", "is_sum", "dataset_id" and "people" of the
         ledger that has `fits`.
@@ -157,22 +158,8 @@ class FinishedRun:
         """Explain why the ledger's present total is unknown, or return None."""
         if self.fits is not None or self.lost:
             return None
-        place = self.merged or self.report["ledger"]["path"]
-        if place == IN_MEMORY:
-            return "the ledger was in memory, so later fits in it are unknown"
-        todo = "Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
-        if is_on_server(place):
-            todo = "Set DPHEAD_LEDGER to the address of its server"
-        if self.ended:
-            return (
-                f"the run's ledger was merged into {place}, which cannot be read or "
-                f"lacks its fits, so the sum of all fits is unknown. {todo}, name that "
-                "ledger (--ledger), or repeat an interrupted `dphead ledger people`"
-            )
-        return (
-            f"the ledger {place} is not reachable, so merges and fits after this run "
-            f"are unknown. {todo}"
-        )
+        text = about_unread(self.merged or self.report["ledger"]["path"], self.ended)
+        return f"{text}, or name that ledger (--ledger)" if self.ended else text
 
     def about_total(self) -> str:
         """Explain why `spent_now` may exceed the run's own epsilon (`about_sum`)."""
@@ -446,10 +433,10 @@ def _ledger_fits(
     """Return "fits", "limit" and "merged" of the ledger that now counts the run.
 
     If the ledger is unreachable, the result is empty. If it was closed and the place
-    that it names cannot be read, the result has only "merged", this place, and "ended",
-    whether a merge closed it (`_unread_place`). If it does not count the run, the
-    result has only "lost": the path of an older copy or of `given`, or None for a
-    different ledger in the place of the run's own.
+    that it names cannot be read, or if a merge into it is not finished, the result has
+    only "merged", this place, and "ended" (`unread_place`). If it does not count the
+    run, the result has only "lost": the path of an older copy or of `given`, or None
+    for a different ledger in the place of the run's own.
 
     Raises ValueError if the ledger contradicts the report, or if `given` is missing.
     """
@@ -479,7 +466,7 @@ def _ledger_fits(
     # a merge after the report may have fixed or lowered the budget
     before = [*book.budgets(), *([None] if book.is_sum() else [])] or [None]
     place = counted_at(book)
-    away, ended = _unread_place(book)
+    away, ended = unread_place(book)
     book.close()
     if own is not None and not merged and theirs not in (None, own):
         todo = (
@@ -496,7 +483,8 @@ def _ledger_fits(
         differ = None not in both and both[0] != both[1]
         return {"lost": None if differ and given is None else path}
     if merged:
-        return {"fits": fits, "merged": path, "limit": limit}
+        unread = {"merged": away, "ended": ended}
+        return unread if away else {"fits": fits, "merged": path, "limit": limit}
     if said.get("budget") not in before:
         stated, now = map(_budget_in_words, (said.get("budget"), limit["budget"]))
         raise _changed(file, "ledger.budget", stated, f"the ledger has {now}")
@@ -528,21 +516,23 @@ def _counts(
     return held and len(fits) >= count and not lacks
 
 
-def _unread_place(book: Ledger) -> tuple[str | None, bool]:
-    """Return the place of fits that cannot be read, and whether a merge closed `book`.
+def unread_place(book: Ledger) -> tuple[str | None, bool]:
+    """Return the place of fits that cannot be read, and whether a merge is the cause.
 
     The place is None if all fits can be read: in `book`, or where it was moved or
     merged. After an interrupted move, they count in `book`. After an interrupted merge,
-    the target can have other fits, so it is the place.
+    the target lacks fits of the closed ledgers, and can have other fits, so it is the
+    place for `book` in both roles. The sum of all fits is unknown then. All readers of
+    finished fits use this decision.
     """
     place, there = moved_to(book)
     if place is None:
-        return None, False
+        return (book.path, True) if book.joining() else (None, False)
     ended = book.meta(MERGED) is not None
     try:
         with closing(opened_beside(place, book)) as target:
             if there:
-                return _unread_place(target)
+                return unread_place(target)
             if target.facts() and not ended:
                 return None, False
     except HeldLedger:
@@ -550,6 +540,25 @@ def _unread_place(book: Ledger) -> tuple[str | None, bool]:
     except LedgerError:  # for example, DPHEAD_LEDGER is not set
         pass
     return place, ended
+
+
+def about_unread(place: str, ended: bool) -> str:
+    """Explain what is unknown if a place cannot be read (`unread_place`)."""
+    if place == IN_MEMORY:
+        return "the ledger was in memory, so later fits in it are unknown"
+    todo = "Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit"
+    if is_on_server(place):
+        todo = "Set DPHEAD_LEDGER to the address of its server"
+    if ended:
+        return (
+            f"ledgers were merged into {place}, which cannot be read or lacks some of "
+            f"their fits, so the sum of all fits is unknown. {todo}, or repeat an "
+            "interrupted `dphead ledger people`"
+        )
+    return (
+        f"the ledger {place} is not reachable, so merges and fits after this fit are "
+        f"unknown. {todo}"
+    )
 
 
 def _limit(book: Ledger) -> dict[str, Any]:

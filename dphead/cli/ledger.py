@@ -5,6 +5,7 @@ No command may change a charge.
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,16 +166,17 @@ def _spent(book: Any, as_json: bool) -> None:
         return
     if book.path != IN_MEMORY:
         say("Ledger", book.path)
-    try:
-        check_noted(book.path, book)
-    except LedgerError as error:
-        say("Ledger", f"! {error}")
+    for name, check in (
+        ("Ledger", partial(check_noted, book.path, book)),
+        ("Moved", partial(book.check_open, but=MOVED)),
+        ("Merge", book.check_joined),
+    ):
+        try:
+            check()
+        except LedgerError as error:
+            say(name, f"! {error}")
     if place := book.meta(MOVED):
         say("Moved", f"! to {place}: this copy takes no more charges")
-    try:
-        book.check_open(but=MOVED)
-    except LedgerError as error:
-        say("Moved", f"! {error}")
     say("Data set", book.meta("dataset_id") or "-")
     if fits:
         click.echo(_fits_table(fits))

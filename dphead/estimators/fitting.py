@@ -26,6 +26,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dphead.analysis.check import about_classes
 from dphead.analysis.ledger_place import counted_at
 from dphead.analysis.protected import about_people
+from dphead.analysis.records import about_unread, unread_place
 from dphead.data.device_rows import DeviceRows
 from dphead.estimators.guarantee import SEEDED, Privacy, privacy_of
 from dphead.estimators.inputs import TrainingData, as_arrays, dense, of_arrays
@@ -67,7 +68,7 @@ from dphead.planning.plan import FitPlan, large_delta, make_plan
 from dphead.planning.worth import about_noise, is_too_little
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.server import is_on_server, is_url
-from dphead.privacy.ledger.store import IN_MEMORY, MERGED, MOVED, PEOPLE
+from dphead.privacy.ledger.store import IN_MEMORY, PEOPLE
 from dphead.privacy.noise import NoiseSource
 from dphead.privacy.python_values import python_value
 from dphead.solvers.base import Solver
@@ -524,8 +525,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         Raises ValueError for a fold of `cross_validate`, if the folder holds an
         interrupted run, and as `check_folder` does. Raises it too if `tuning` is "none"
         and this or a different ledger has earlier fits. Raises LedgerError if the
-        ledger does not have this fit, or was merged into a ledger that cannot be read
-        or lacks its fits.
+        ledger does not have this fit, or if a merge made the sum of all fits unknown
+        (`unread_place`).
         """
         if vars(self).get("_is_fold"):
             raise ValueError(
@@ -540,13 +541,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
                 "Replace the ledger by a copy only if the copy has this fit and all "
                 "fits of the ledger. Without such a copy, this fit cannot be saved."
             )
-        if ledger.meta(MERGED) is not None:
-            raise LedgerError(
-                f"Nothing was saved: the ledger was merged into {ledger.meta(MOVED)}, "
-                "which cannot be read or lacks its fits, so the sum of all fits is "
-                "unknown. Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit, or repeat "
-                "an interrupted `dphead ledger people`."
-            )
+        place, ended = unread_place(ledger)
+        if place is not None and ended:
+            raise LedgerError(f"Nothing was saved: {about_unread(place, ended)}.")
         about = self._about
         at_fit, notes = about_people(vars(about.source)), self.privacy_.notes
         declared = about.source.dataset_id and ledger.meta(PEOPLE)

@@ -998,6 +998,9 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
 
     def is_own(one: Elsewhere) -> bool:
         """Return whether this is the run's ledger, or the place where it was."""
+        # the target of an unfinished merge has the fit, and lacks others
+        if found.ended and one.path == found.merged:
+            return said["ledger"]["fit_id"] in one.fit_ids
         # Compare identities too: a different ledger can be at the path of the report.
         if not found.lost and _can_be(one.path, one.identity, own):
             return not copied or one.fit_ids == own_ids
@@ -1124,7 +1127,7 @@ def _read(
         with closing(Ledger(place, read_only=True)) as book:
             book.check_open(but=MOVED)
             of = book.meta("dataset_id") or name
-            more = [of, *counted_data_sets(book)]
+            more = [of, *counted_data_sets(book), *book.joining()]
             # add the data set merged into: its ledgers count even if the target is gone
             more += [] if (into := book.meta(MERGED)) is None else [into]
             if name not in more and place in noted_ledgers(name):

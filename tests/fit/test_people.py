@@ -749,7 +749,7 @@ def test_a_run_knows_the_ledger_that_its_own_was_merged_into(
     else:  # the file names a place that cannot be read
         monkeypatch.delenv("DPHEAD_LEDGER")
     for command in ("report", run, "--card"), ("export", run, "--to", "sklearn"):
-        unknown = "is not reachable, so merges and fits after this run are unknown"
+        unknown = "is not reachable, so merges and fits after this fit are unknown"
         assert unknown in words(fitted(*command).err)
 
 
@@ -775,7 +775,7 @@ def test_a_copy_of_a_run_finds_the_ledger_that_has_its_fit(tmp_path, clinic):
     merged.rename(tmp_path / "gone.sqlite")
     for command in ("report", project / "run", "--card"), ("check", project / "run"):
         said = words("".join(dphead(*command)[1:]))
-        assert f"was merged into {merged}, which cannot be read or lacks" in said
+        assert f"were merged into {merged}, which cannot be read or lacks" in said
     # a merge ended the budget's guarantee, and the sum of all fits is unknown
     said = refusal("export", project / "run", "--to", "sklearn", "-o", tmp_path / "no")
     assert "the sum of all fits is unknown" in said and str(merged) in said
@@ -867,6 +867,69 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
     assert book.verify() == [] and book.meta("dataset_id") != id_of(one)
     assert (book.budget() or {})["epsilon"] == 2.0 and not book.is_sum()
     assert (people_of(one) or {})["system"] == clinic
+
+
+def test_no_sum_of_the_shared_ledger_is_stated_before_a_merge_is_finished(
+    store, tmp_path, clinic, monkeypatch
+):
+    """Nor is a fit charged to it, wherever the command dies."""
+    one, run = made(tmp_path, "one", 0, "--people", clinic), tmp_path / "run"
+    fitted("fit", one, "-o", run, *FIT)
+    two = made(tmp_path, "two", 30)  # half of its people are in both
+    charged(two)
+    noted = Ledger(tmp_path / "noted.sqlite", id_of(two))
+    reserve(specs(1, 8.0, group_cap=2), noted)
+    note_ledger(noted.path, id_of(two), noted)
+    book, unknown = read_ledger(None, id_of(one)), []
+
+    def declared():
+        module.declare_people(two, clinic, False)
+
+    for _ in died_everywhere(monkeypatch, declared):
+        if not book.joining():
+            continue
+        unknown.append(any(map(is_closed, ledgers.known_ledgers(id_of(two)))))
+        assert book.count_fits() == 1 and read_known(run).ended
+        with pytest.raises(
+            LedgerError, match=r"Repeat .*command `dphead ledger people"
+        ):
+            charge_groups(one)
+    assert unknown == [False, True, True]  # begun, closed, closed
+    found = read_known(run)
+    assert not found.ended and len(found.fits or ()) == 3
+    charge_groups(one)
+
+
+def test_commands_state_no_sum_of_an_unfinished_merge(tmp_path, clinic, monkeypatch):
+    one, run = made(tmp_path, "one", 0, "--people", clinic), tmp_path / "run"
+    model = DPLeastSquaresClassifier(epsilon=1.0, group_cap=2, delta=1e-3).fit(one)
+    model.save(run)
+    two = made(tmp_path, "two", 30)
+    charged(two)
+
+    def declared():
+        module.declare_people(two, clinic, False)
+
+    closed = partial(is_closed, default_ledger_path(id_of(two)))
+    assert any(closed() for _ in died_everywhere(monkeypatch, declared))
+    place = default_ledger_path(id_of(one))
+    told = [fact.dataset_id for fact in charged_elsewhere(id_of(one), place)]
+    assert told == [id_of(two)]
+    with pytest.raises(LedgerError, match="sum of all fits is unknown"):
+        model.save(tmp_path / "late")
+    said = words(fitted("ledger", "show", one).out)
+    assert "Merge ! A merge of data set" in said and "in this ledger only" in said
+    for command in ("check", run), ("report", run):
+        said = words("".join(dphead(*command)[1:]))
+        assert f"were merged into {place}, which cannot be read or lacks" in said
+        assert f"count the ledger {place}" not in said
+    said = refusal("export", run, "--to", "sklearn", "-o", tmp_path / "no")
+    assert "the sum of all fits is unknown" in said
+
+
+def is_closed(place):
+    with closing(Ledger(place, read_only=True)) as book:
+        return book.meta(MOVED) is not None
 
 
 def people_of(features):

@@ -119,7 +119,8 @@ class Ledger(LedgerFile):
         ------
         LedgerError
             If a value is invalid, or if the ledger is damaged, takes no charges, cannot
-            be written, or has fits but no budget. If another budget was fixed before.
+            be written, or has fits but no budget. If a merge into it is not finished.
+            If another budget was fixed before.
 
         Guarantee
         ---------
@@ -138,6 +139,7 @@ class Ledger(LedgerFile):
         wanted = {"epsilon": epsilon, "delta": delta, "order": order}
         with self.transaction(kept=lambda: self.budget() == wanted):
             record = seals.check_undamaged(self)
+            self.check_joined()
             # A budget that is chosen after a release could depend on its value.
             kept = _budget_in(record.facts)
             if kept is None and record.plans:
@@ -311,7 +313,8 @@ class Ledger(LedgerFile):
             If the releases differ in relation or unit of privacy, from each other or
             from earlier fits. If earlier fits have different groups. If an epoch of
             allocated rows is not whole. If the ledger is damaged, takes no charges,
-            cannot be written, or already holds `fit_id`. If `store` cannot be used
+            cannot be written, or already holds `fit_id`. If a merge into the ledger is
+            not finished (`check_joined`). If `store` cannot be used
             (`Charge`). If the charge would exceed the budget or does not fit the
             budget's accounting.
         LostAnswer
@@ -368,6 +371,7 @@ class Ledger(LedgerFile):
             # One transaction: the check of the budget and the charge see one state.
             with self.transaction(kept=lambda: self.holds(fit_id)):
                 record = seals.check_undamaged(self)
+                self.check_joined()
                 # A crash between the charge and the first release leaves the id
                 # charged.
                 if fit_id in record.plans:

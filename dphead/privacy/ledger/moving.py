@@ -20,7 +20,16 @@ from dphead.privacy.ledger.schema import (
     LedgerError,
 )
 from dphead.privacy.ledger.server import is_on_server
-from dphead.privacy.ledger.store import AWAITS, COUNTS, MERGED, MOVED, PEOPLE, SUM
+from dphead.privacy.ledger.store import (
+    AWAITS,
+    COUNTS,
+    JOINED,
+    JOINS,
+    MERGED,
+    MOVED,
+    PEOPLE,
+    SUM,
+)
 
 _DIGESTS = select(SEALS.c.digest).order_by(SEALS.c.id)
 
@@ -71,6 +80,7 @@ def check_move(source: Ledger, target: Ledger) -> None:
     # A copy of a damaged ledger would look undamaged.
     seals.check_undamaged(source)
     for book in (source, target):
+        book.check_joined()
         if book.meta(PEOPLE) or book.meta(MERGED) or counted_data_sets(book):
             raise LedgerError(
                 f"The ledger {book.path} belongs to an id system, so it cannot move. "
@@ -120,10 +130,12 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     ---------
     A closed source takes no charge. One transaction of the target adds the fits of all
     sources, together with the fact that the target counts the data set. Until then, no
-    charge of the data set goes to the target (`fit.ledgers`). If both had fits, or if a
-    ledger without fits lowers the budget, a budget is no guarantee for the sum, because
-    it was not fixed before all fits. The budget still refuses fits: with each charge,
-    the total must be within the smallest epsilon at the smallest delta of all budgets.
+    charge of the data set goes to the target (`fit.ledgers`). From before the first
+    source is closed until that transaction, the target takes no new fit and no budget
+    (`check_joined`). If both had fits, or if a ledger without fits lowers the budget, a
+    budget is no guarantee for the sum, because it was not fixed before all fits. The
+    budget still refuses fits: with each charge, the total must be within the smallest
+    epsilon at the smallest delta of all budgets.
     """
     ids = [one.meta("dataset_id") for one in (*sources, target)]
     theirs, own = ids[0], ids[-1]
@@ -136,6 +148,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         )
     check_merge(sources, target)
     # Fix relation, unit and budget first, so that no later fit makes the merge fail.
+    # From here on, the target takes no new fit until the merge is finished.
     with target.transaction(kept=lambda: not any(_fixed(s, target) for s in sources)):
         seals.check_undamaged(target)
         for source in sources:
@@ -151,7 +164,8 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
 
     def is_done() -> bool:
         """Return whether the target counts the data set, and has all its fits."""
-        return all(holds_all(source, target) for source in sources)
+        begun = theirs in target.joining()
+        return not begun and all(holds_all(source, target) for source in sources)
 
     with target.transaction(kept=is_done):
         if is_done():
@@ -163,6 +177,9 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
                 rows = source.rows(table)
                 target.add(table, *(r for r in rows if r["fit_id"] not in known))
         target.set_once(f"{COUNTS} {theirs}", "true")
+        for key, data_set in target.facts().items():
+            if key.startswith(f"{JOINS} ") and data_set == theirs:
+                target.set_once(key.replace(JOINS, JOINED), theirs)
         seals.seal(target)
         seals.check_undamaged(target)
 
@@ -173,6 +190,7 @@ def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
     target.check_open()
     for source in sources:
         source.check_open(but=MOVED)
+        source.check_joined()
         seals.check_undamaged(source)
         before = source.meta(MOVED)
         if before in (None, target.path):
@@ -232,6 +250,9 @@ def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
     )
     if (source.is_sum() or not copies) and not target.is_sum():
         new[SUM] = "true"
+    if theirs["dataset_id"] not in target.joining():
+        number = sum(key.startswith(f"{JOINS} ") for key in own)
+        new[f"{JOINS} {number}"] = theirs["dataset_id"]
     return new
 
 

@@ -52,6 +52,8 @@ MERGED = "merged"  # key of the data set that a closed ledger was merged into
 GROUPS = "groups"  # prefix of the key of a digest of groups; a key's name follows
 PEOPLE = "people"  # key of the declared id system, stored as JSON
 COUNTS = "counts"  # prefix of the key of a merged data set; its id follows
+JOINS = "joins"  # prefix of the key of a merge that began; its number follows
+JOINED = "joined"  # prefix of the key of a finished merge; its number follows
 IDENTITY = "identity"  # key of a random id of the file, kept with its note
 SUM = "sum"  # key in a ledger whose total is a plain sum (`Ledger.is_sum`)
 IN_MEMORY = ":memory:"  # SQLite's name of a database in memory
@@ -342,6 +344,25 @@ class LedgerFile:
                 "A member of the team moves a ledger here, and its charges are not "
                 "here yet. Nothing was charged or set. Ask that member to repeat the "
                 "interrupted command `dphead ledger move`."
+            )
+
+    def joining(self) -> list[str]:
+        """Return the data sets with an unfinished merge into this ledger.
+
+        Closed ledgers of these data sets may have fits that are not here yet, so the
+        total of this ledger is unknown.
+        """
+        facts, begin = self.facts(), f"{JOINS} "
+        begun = {k.removeprefix(begin): k for k in facts if k.startswith(begin)}
+        return [facts[k] for n, k in begun.items() if f"{JOINED} {n}" not in facts]
+
+    def check_joined(self) -> None:
+        """Raise LedgerError if a merge into this ledger is not finished."""
+        if found := self.joining():
+            raise LedgerError(
+                f"A merge of data set {found[0]} into this ledger is not finished, so "
+                "the sum of all fits is unknown. Nothing was charged or set. Repeat "
+                "the interrupted command `dphead ledger people` of its features files."
             )
 
     def count_fits(self) -> int:

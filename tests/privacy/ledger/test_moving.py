@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from core import reserve
-from ledgers import DELTA, specs
+from ledgers import DELTA, died_everywhere, run_release, specs
 
 from dphead.privacy.accounting import compose_epsilon
 from dphead.privacy.ledger import Ledger, LedgerError, seals
@@ -97,6 +97,58 @@ def test_a_budget_that_is_fixed_in_a_ledger_of_a_merged_data_set_counts(
     assert not holds_all(other, target)
     merge([other], target)
     assert target.budget()["epsilon"] == 1.0 and holds_all(other, target)
+
+
+def test_a_ledger_takes_no_fit_before_a_merge_into_it_is_finished(
+    books, tmp_path, monkeypatch
+):
+    """Of several ledgers, and of one that is found later. A running fit ends."""
+    source, target = books
+    other, late = (Ledger(tmp_path / f"{name}.sqlite", "a") for name in "ol")
+    for book in (source, other, late):
+        reserve(specs(1, 8.0), book)
+    running = reserve(specs(9, 8.0), target)
+
+    def merged(*sources):
+        """Check all states that a death can leave, and return how many there are."""
+        points = 0
+        for _ in died_everywhere(monkeypatch, lambda: merge(sources, target)):
+            points += 1
+            lacks = not all(one.fit_ids() <= target.fit_ids() for one in sources)
+            assert target.joining() == ["a"] * lacks and target.verify() == []
+            if not lacks:
+                continue
+            for charge in (
+                lambda: reserve(specs(1, 8.0), target),
+                lambda: target.set_budget(9.0, DELTA),
+                lambda: move(target, Ledger(tmp_path / "new.sqlite", "b")),
+                lambda: merge([target], Ledger(tmp_path / "c.sqlite", "c")),
+            ):
+                with pytest.raises(LedgerError, match=r"data set a .* is not finished"):
+                    charge()
+            run_release(running, spec=specs(1, 8.0)[0])
+        return points
+
+    assert merged(source, other) == 4  # begun, closed, closed, copied
+    assert target.count_fits() == 3
+    assert merged(source, other, late) == 3
+    assert target.count_fits() == 4 and target.verify() == []
+    reserve(specs(1, 8.0), target)
+
+
+def test_a_merge_of_a_ledger_that_adds_nothing_is_finished_too(
+    books, tmp_path, monkeypatch
+):
+    """The target holds all of such a ledger as soon as it is closed."""
+    source, target = books
+    merge([source], target)
+    late = Ledger(tmp_path / "late.sqlite", "a")
+    for _ in died_everywhere(monkeypatch, lambda: merge([late], target)):
+        assert target.joining() == ["a"] or late.meta(MOVED)
+    assert target.joining() == []
+    before = target.facts()
+    merge([source, late], target)
+    assert target.facts() == before
 
 
 def test_a_budget_that_the_sum_breaks_stays_broken(books):
