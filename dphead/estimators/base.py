@@ -269,8 +269,8 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
             the same images. If the classifier is a fold of `cross_validate`. If the
             folder is a file or holds a finished run.
         AttributeError, LedgerError
-            If the fit's ledger is unavailable (`ledger_`). If it does not have this
-            fit, or was merged into a ledger that cannot be read or lacks its fits.
+            If the fit's ledger is unavailable, does not have this fit, or does not
+            count all fits (`ledger_`).
         """
         check_is_fitted(self)
         self._refuse_label_sets(

@@ -175,7 +175,8 @@ class PrivateEstimator(BaseEstimator):
         """Return the ledger that has the charge of this fit now.
 
         An unpickled estimator opens the file again. Pickling loses a ledger in memory.
-        A ledger that was moved or merged after the fit is opened at its new place.
+        A ledger that was moved or merged after the fit is opened at its new place. So
+        its total counts this fit, and the fits after it.
 
         Raises
         ------
@@ -183,7 +184,8 @@ class PrivateEstimator(BaseEstimator):
             If there is no fit, or if this process or this copy has no ledger.
         LedgerError
             If the file is missing, because a new ledger would be empty. If the ledger
-            cannot be opened.
+            cannot be opened or does not have this fit. If it was moved or merged to a
+            place that cannot be read, or if a merge is not finished (`unread_place`).
         """
         if "_ledger" not in vars(self):
             raise AttributeError(
@@ -198,8 +200,19 @@ class PrivateEstimator(BaseEstimator):
                     "file from a backup."
                 )
             self._ledger = Ledger(self._ledger)
+        unread, ended = unread_place(self._ledger)
+        if unread is not None:
+            text = about_unread(unread, ended)
+            raise LedgerError(f"{text[:1].upper()}{text[1:]}.")
         if (place := counted_at(self._ledger)) is not None:
             self._ledger = Ledger(place)
+        if not self._ledger.holds(self._fit_id):
+            raise LedgerError(
+                f"The ledger {self._ledger.path} does not have this fit. Replace the "
+                "ledger by a copy only if the copy has this fit and all fits of the "
+                "ledger. Without such a copy, this fit has no total and cannot be "
+                "saved."
+            )
         return self._ledger
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -253,6 +266,8 @@ class PrivateEstimator(BaseEstimator):
                 for one in state.get("_beside", ())
             ]
             state = {"_chosen": [True], **state, "_beside": kept}
+            if "_result" in state:
+                state = {"_fit_id": state["_result"].fit_id, **state}
         super().__setstate__(state)
 
     def __sklearn_tags__(self) -> Any:
@@ -365,6 +380,7 @@ class PrivateEstimator(BaseEstimator):
             vars(self).pop(name, None)
         if not follows:
             self._ledger: str | Ledger = ledger
+            self._fit_id = result.fit_id
         self._beside = beside
         tell_holder(data.notice())
         return result
@@ -524,9 +540,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
         Raises ValueError for a fold of `cross_validate`, if the folder holds an
         interrupted run, and as `check_folder` does. Raises it too if `tuning` is "none"
-        and this or a different ledger has earlier fits. Raises LedgerError if the
-        ledger does not have this fit, or if a merge made the sum of all fits unknown
-        (`unread_place`).
+        and this or a different ledger has earlier fits. Raises LedgerError as
+        `ledger_`.
         """
         if vars(self).get("_is_fold"):
             raise ValueError(
@@ -535,15 +550,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             )
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])
-        if self._result.plan.private and not ledger.holds(self._result.fit_id):
-            raise LedgerError(
-                f"Nothing was saved: the ledger {ledger.path} does not have this fit. "
-                "Replace the ledger by a copy only if the copy has this fit and all "
-                "fits of the ledger. Without such a copy, this fit cannot be saved."
-            )
-        place, ended = unread_place(ledger)
-        if place is not None and ended:
-            raise LedgerError(f"Nothing was saved: {about_unread(place, ended)}.")
         about = self._about
         at_fit, notes = about_people(vars(about.source)), self.privacy_.notes
         declared = about.source.dataset_id and ledger.meta(PEOPLE)

@@ -284,8 +284,8 @@ class DPFinetuneClassifier(PrivateClassifier):
             If `tuning` is invalid, or "none" although a ledger has earlier fits of the
             data. If the folder is a file or holds a finished run.
         LedgerError
-            If the ledger does not have this fit, or was merged into a ledger that
-            cannot be read or lacks its fits.
+            If the fit's ledger is unavailable, does not have this fit, or does not
+            count all fits (`ledger_`).
         """
         check_is_fitted(self, "weights_")
 

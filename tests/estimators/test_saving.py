@@ -248,21 +248,30 @@ def test_a_fit_that_its_ledger_lacks_is_not_saved(tmp_path):
     older = book.read_bytes()
     model = DPFeatureCovarianceClassifier(epsilon=2, **given).fit(X, Y)
     book.write_bytes(older)
-    with pytest.raises(LedgerError, match="does not have this fit"):
-        pickle.loads(pickle.dumps(model)).save(tmp_path / "run")
+    loaded = pickle.loads(pickle.dumps(model))
+    for use in (lambda: loaded.save(tmp_path / "run"), lambda: loaded.ledger_):
+        with pytest.raises(LedgerError, match="does not have this fit"):
+            use()
     assert not (tmp_path / "run" / "report.json").exists()
 
 
-def test_a_fit_whose_sum_an_interrupted_merge_made_unknown_is_not_saved(tmp_path):
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_fit_whose_sum_an_interrupted_merge_made_unknown_is_not_saved(
+    tmp_path, merged
+):
+    """Nor one whose ledger was moved to a place that cannot be read."""
     book = Ledger(tmp_path / "book.sqlite")
     model = DPFeatureCovarianceClassifier(epsilon=0.5, delta=1e-3, classes=CLASSES)
     model.set_params(ledger=book).fit(X, Y)
     with book.transaction():
-        book.set_once(MERGED, "ab" * 16)
+        if merged:
+            book.set_once(MERGED, "ab" * 16)
         book.set_once(MOVED, str(tmp_path / "merged.sqlite"))
         seals.seal(book)
-    with pytest.raises(LedgerError, match="so the sum of all fits is unknown"):
-        model.save(tmp_path / "run")
+    told = "the sum of all fits is unknown" if merged else "fits after this fit are"
+    for use in (lambda: model.save(tmp_path / "run"), lambda: model.ledger_):
+        with pytest.raises(LedgerError, match=told):
+            use()
     assert not (tmp_path / "run" / "report.json").exists()
 
 

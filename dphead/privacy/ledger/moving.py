@@ -179,7 +179,7 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
         target.set_once(f"{COUNTS} {theirs}", "true")
         for key, data_set in target.facts().items():
             if key.startswith(f"{JOINS} ") and data_set == theirs:
-                target.set_once(key.replace(JOINS, JOINED), theirs)
+                target.set_once(key.replace(JOINS, JOINED), data_set)
         seals.seal(target)
         seals.check_undamaged(target)
 
