@@ -1,5 +1,6 @@
 """Helpers of the ledger's tests: a small release, and ledgers that hold fits."""
 
+import json
 import sqlite3
 from contextlib import contextmanager
 
@@ -8,8 +9,9 @@ from dphead_extract.index import ImageIndex
 
 from dphead.data.arrays import ArrayRows
 from dphead.fit.team_images import TeamImages
-from dphead.privacy.ledger import Ledger
-from dphead.privacy.ledger.store import LedgerFile
+from dphead.privacy.ledger import Ledger, seals
+from dphead.privacy.ledger.schema import FITS, PROGRESS, RELEASES
+from dphead.privacy.ledger.store import MERGED, MOVED, LedgerFile
 from dphead.privacy.release import release
 from dphead.privacy.statistic_base import Params
 from dphead.privacy.statistics import ClassSums
@@ -54,6 +56,42 @@ def damaged(path, statement, *values):
             db.execute(f"DROP TRIGGER {name}")
         db.execute(statement, values)
     return Ledger(path)
+
+
+def weakened(row, times):
+    """A row of a fit or of a release, with more noise than it had."""
+    if "spec" not in row:
+        return row
+    spec = json.loads(row["spec"])
+    spec["noise_multiplier"] *= times
+    return row | {
+        "noise_multiplier": spec["noise_multiplier"],
+        "spec": json.dumps(spec, sort_keys=True),
+    }
+
+
+def add_fits(source, target, times=1, **facts):
+    """Write the fits of a ledger, and its fixed values, to another one, with seals.
+
+    A role that may charge can write these rows (docs/team-ledger.md).
+    """
+    with target.transaction():
+        kept = {k: v for k, v in source.facts().items() if k != "dataset_id"}
+        for key, value in (kept | facts).items():
+            target.set_once(key, value)
+        seals.seal(target)
+    with target.transaction():
+        for table in (FITS, RELEASES, PROGRESS):
+            target.add(table, *(weakened(row, times) for row in source.rows(table)))
+        seals.seal(target)
+
+
+def close_by_hand(source, target, name):
+    """Write that a ledger was merged into the ledger of the data set `name`."""
+    with source.transaction():
+        source.set_once(MOVED, target.path)
+        source.set_once(MERGED, name)
+        seals.seal(source)
 
 
 def filled(path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dphead.privacy.atomic_write import dangling_link
 from dphead.privacy.ledger import Ledger
-from dphead.privacy.ledger.moving import holds_all
+from dphead.privacy.ledger.moving import compared_fits, holds_all
 from dphead.privacy.ledger.schema import HeldLedger
 from dphead.privacy.ledger.server import is_on_server
 from dphead.privacy.ledger.store import MERGED, MOVED, LedgerError
@@ -154,6 +154,24 @@ def moved_to(book: Ledger) -> tuple[str | None, bool]:
         except LedgerError:
             pass
     return (max(fits, key=fits.__getitem__), True) if fits else (place, False)
+
+
+def damage_elsewhere(book: Ledger) -> list[str]:
+    """Describe each fit of a closed ledger that has other rows where it was merged.
+
+    Such a fit can count less than it spent. A place that cannot be read is left out.
+    """
+    found = list[str]()
+    for place in places_of(book) if book.meta(MERGED) else []:
+        try:
+            with closing(opened_beside(place, book)) as target:
+                _, differ = compared_fits(book, target)
+        except HeldLedger:
+            raise
+        except LedgerError:
+            continue
+        found += [f"fit {one} has other rows in {place}" for one in sorted(differ)]
+    return found
 
 
 def counted_at(book: Ledger) -> str | None:

@@ -223,7 +223,7 @@ def _read(folder: Path | None, file: Path, ledger: str | Path | None) -> Finishe
         _check_digests(report, folder, file)
     if folder and (folder / "ledger.json").exists():
         fits = _copied(folder / "ledger.json")
-        if not _check_recorded(report, plan, fits, file):
+        if not _check_recorded(report, plan, fits, file, "ledger.json"):
             raise _changed(
                 file,
                 "ledger.fit_id",
@@ -402,9 +402,13 @@ def _check_statement(report: dict[str, Any], plan: Plan, file: Path) -> None:
 
 
 def _check_recorded(
-    report: dict[str, Any], plan: Plan, fits: list[dict[str, Any]], file: Path
+    report: dict[str, Any],
+    plan: Plan,
+    fits: list[dict[str, Any]],
+    file: Path,
+    place: str,
 ) -> bool:
-    """Return whether the run's own fit is among `fits`.
+    """Return whether the run's own fit is among `fits`, which are from `place`.
 
     Raises ValueError if the fit and the report have different releases, or if only the
     fit is described as not private.
@@ -420,7 +424,7 @@ def _check_recorded(
             file,
             "releases",
             f"({len(plan.specs)} in total)",
-            f"the ledger charged {len(charged)} different releases for this fit",
+            f"{place} has {len(charged)} different releases for this fit",
         )
     if report["guarantee"]["private"] and "not private" in fit["description"]:
         raise _changed(file, "private", True, f"the ledger has {fit['description']!r}")
@@ -478,7 +482,7 @@ def _ledger_fits(
             f"The ledger {path} belongs to data set {theirs}, but the run used data "
             f"set {own}. {todo}"
         )
-    if not _counts(report, plan, fits, file):
+    if not _counts(report, plan, fits, file, path):
         both = said.get("identity"), limit["identity"]
         differ = None not in both and both[0] != both[1]
         return {"lost": None if differ and given is None else path}
@@ -497,19 +501,25 @@ def _ledger_fits(
     if place is None:
         return {"fits": fits, "limit": limit}
     with closing(opened_beside(place, book)) as book:
-        return {"fits": book.fits(), "merged": place, "limit": _limit(book)}
+        fits, limit = book.fits(), _limit(book)
+    _check_recorded(report, plan, fits, file, place)
+    return {"fits": fits, "merged": place, "limit": limit}
 
 
 def _counts(
-    report: dict[str, Any], plan: Plan, fits: list[dict[str, Any]], file: Path
+    report: dict[str, Any],
+    plan: Plan,
+    fits: list[dict[str, Any]],
+    file: Path,
+    place: str,
 ) -> bool:
-    """Return whether a ledger with these fits counts the run.
+    """Return whether a ledger at `place` with these fits counts the run.
 
     It has the run's own fit, at least as many fits as the report, and those of the
     report in the run folder's ledger.json. All code that reads a finished run uses
     this decision.
     """
-    held = _check_recorded(report, plan, fits, file)
+    held = _check_recorded(report, plan, fits, file, place)
     count, copy = report["ledger"]["fits"], file.parent / "ledger.json"
     before = _copied(copy)[:count] if copy.exists() else []
     lacks = {one["fit_id"] for one in before} - {one["fit_id"] for one in fits}

@@ -325,9 +325,11 @@ def _verify(which: Any) -> None:
     \b
     dphead ledger verify train.h5
     """
+    from dphead.analysis.ledger_place import damage_elsewhere
+
     damaged = False
     for book in _open(which):
-        problems = book.verify()
+        problems = [*book.verify(), *damage_elsewhere(book)]
         damaged |= bool(problems)
         for problem in problems:
             click.echo(f"damaged: {problem}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from dphead_extract.features.disk import lock
@@ -54,7 +54,12 @@ from dphead.fit.team_images import TeamImages, TeamPeople
 from dphead.privacy.atomic_write import make_folder, open_own
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.groups import Groups
-from dphead.privacy.ledger.moving import check_move, counted_data_sets, move
+from dphead.privacy.ledger.moving import (
+    check_move,
+    counted_data_sets,
+    holds_all,
+    move,
+)
 from dphead.privacy.ledger.server import (
     NAME,
     held,
@@ -65,7 +70,6 @@ from dphead.privacy.ledger.server import (
     team_url,
 )
 from dphead.privacy.ledger.store import (
-    COUNTS,
     IDENTITY,
     IN_MEMORY,
     MERGED,
@@ -75,6 +79,7 @@ from dphead.privacy.ledger.store import (
 )
 from dphead.privacy.rounding import as_declared
 
+_T = TypeVar("_T")
 _OTHER_HOME = (
     "Or set DPHEAD_HOME to another folder for data sets that share no images and no "
     "people with those of this home."
@@ -104,14 +109,20 @@ def counted_in(dataset_id: str) -> str:
     after that ledger has all their fits. Until then, a closed ledger takes no fit, and
     its fits and budget still count (`moved_to`).
     """
-    if not has_home() or (into := _noted_in(dataset_id, MERGED)) is None:
-        return dataset_id
-    counted = _noted_in(into, f"{COUNTS} {dataset_id}")
-    return into if counted else dataset_id
+
+    def counted(closed: Ledger) -> str | None:
+        """Return the data set whose ledger counts a closed ledger, None if open."""
+        if (into := closed.meta(MERGED)) is None:
+            return None
+        there = _read_own(into, lambda book: holds_all(closed, book) or None)
+        return into if there else dataset_id
+
+    found = _read_own(dataset_id, counted) if has_home() else None
+    return found or dataset_id
 
 
-def _noted_in(dataset_id: str, fact: str) -> str | None:
-    """Return an entry of a data set's ledger, or None if it has none.
+def _read_own(dataset_id: str, read: Callable[[Ledger], _T | None]) -> _T | None:
+    """Return what `read` finds in a data set's ledger, or None if it finds nothing.
 
     The ledger of this home is read first, then that of the team.
     """
@@ -120,7 +131,7 @@ def _noted_in(dataset_id: str, fact: str) -> str | None:
     for place in (*places, *([] if url is None else [url])):
         try:
             with closing(Ledger(place, dataset_id, read_only=True)) as book:
-                if (found := book.meta(fact)) is not None:
+                if (found := read(book)) is not None:
                     return found
         except HeldLedger:
             raise
@@ -247,8 +258,10 @@ def declared_people(rows: RowGroups) -> dict[str, Any] | None:
 
 def _declared_in(dataset_id: str) -> dict[str, Any] | None:
     """Return the id system that a data set's ledgers declare, or None."""
-    text = _noted_in(dataset_id, PEOPLE) if has_home() else None
-    return None if text is None else json.loads(text)
+    if not has_home():
+        return None
+    text = _read_own(dataset_id, lambda book: book.meta(PEOPLE))
+    return text and json.loads(text)
 
 
 def ledger_name(path: str | Path | None, dataset_id: str | None) -> str | Path:

@@ -386,7 +386,7 @@ def test_a_report_changed_together_with_its_copy_still_contradicts_the_ledger(ru
     copied["fits"][0]["releases"][0]["noise_multiplier"] *= 2
     write_json(run / "report.json", report)
     write_json(run / "ledger.json", copied)
-    with pytest.raises(ValueError, match="the ledger charged"):
+    with pytest.raises(ValueError, match="different releases for this fit"):
         read_run(run)
     report["ledger"]["path"] = "/nowhere"
     write_json(run / "report.json", report)

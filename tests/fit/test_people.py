@@ -19,7 +19,7 @@ from dphead_extract.features.format import open_features
 from dphead_extract.index import ImageIndex
 from dphead_extract.people import People
 from dphead_extract.shards import join_shards
-from ledgers import Killed, died_everywhere, specs
+from ledgers import Killed, add_fits, close_by_hand, died_everywhere, specs
 
 from benchmarks.faults.servers import CLIENT
 from dphead import DPLeastSquaresClassifier
@@ -47,7 +47,7 @@ from dphead.fit.ledgers import (
 from dphead.fit.noted import note_ledger, notes_path
 from dphead.privacy.ledger import Ledger, LedgerError, server
 from dphead.privacy.ledger.groups import Groups
-from dphead.privacy.ledger.store import AWAITS, MOVED, PEOPLE
+from dphead.privacy.ledger.store import AWAITS, COUNTS, MOVED, PEOPLE
 
 FIT = ("--method", "dp-ls", "--backend", "numpy", "--group-cap", 2, "--delta", 1e-3)
 SCATTER = ("--backbone", "scatternet", "--scatter-j", 1, "--block-rows", 2)
@@ -1925,3 +1925,21 @@ def test_a_server_has_one_key_of_people(team, tmp_path, monkeypatch):
         charge_groups(two)
     (folder / "key").write_bytes(key)
     charge_groups(two)
+
+
+def test_a_merge_with_other_rows_of_a_fit_lowers_no_total(tmp_path, clinic):
+    """A role that may charge can write all these rows, on a server too."""
+    one = made(tmp_path, "one", 0)
+    fitted("ledger", "budget", one, "--epsilon", 3, "--delta", 1e-3)
+    fitted("fit", one, "-o", tmp_path / "r1", *FIT, "--epsilon", 2.5)
+    own, false = (Ledger(default_ledger_path(id_), id_) for id_ in (id_of(one), Y))
+    add_fits(own, false, 1000, **{f"{COUNTS} {id_of(one)}": "true"})
+    close_by_hand(own, false, Y)
+    assert counted_in(id_of(one)) == id_of(one)
+    said = refusal("fit", one, "-o", tmp_path / "r2", *FIT, "--epsilon", 2.5)
+    assert "Nothing was charged" in said
+    done = dphead("ledger", "verify", one)
+    assert done.code == 1 and f"has other rows in {false.path}" in words(done.out)
+    for given in ((), ("--ledger", false.path)):
+        said = refusal("check", tmp_path / "r1", *given)
+        assert f"{false.path} has 4 different releases for this fit" in said

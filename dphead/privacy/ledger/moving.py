@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 from sqlalchemy import Table, select
@@ -122,9 +123,9 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     ------
     LedgerError
         If the sources are not of one data set, or the target is of the same one. If a
-        ledger is damaged, if the target takes no charges, or if a source was moved
-        elsewhere. If two ledgers have different relations, or if only one protects
-        groups.
+        ledger is damaged, if two ledgers have different rows of one fit, if the target
+        takes no charges, or if a source was moved elsewhere. If two ledgers have
+        different relations, or if only one protects groups.
 
     Guarantee
     ---------
@@ -172,10 +173,10 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
             return
         for source in sources:
             _fix(source, target)  # the source may have got its first fit since then
-            known = target.fit_ids()
+            lacks = _lacking(source, target)
             for table in (FITS, RELEASES, PROGRESS):
                 rows = source.rows(table)
-                target.add(table, *(r for r in rows if r["fit_id"] not in known))
+                target.add(table, *(r for r in rows if r["fit_id"] in lacks))
         target.set_once(f"{COUNTS} {theirs}", "true")
         for key, data_set in target.facts().items():
             if key.startswith(f"{JOINS} ") and data_set == theirs:
@@ -202,26 +203,58 @@ def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
         merged = source.meta(MERGED) is not None and holds_all(source, target)
         if not (merged or moved):
             raise _moved_elsewhere(source, target, before)
+    # The same fit in two ledgers is counted once, so it must have the same rows.
+    for pair in combinations((*sources, target), 2):
+        _lacking(*pair)
     _check_kinds([*(s for s in sources if not holds_all(s, target)), target])
 
 
 def _check_kinds(books: Sequence[Ledger]) -> None:
     """Raise LedgerError if the fits of ledgers differ in relation or unit."""
     for key in ("relation", "group_cap"):
-        found = {book.path: value for book in books if (value := book.meta(key))}
-        if key == "group_cap":
-            # a ledger may count different caps (proofs/groups.md)
-            found = {
-                path: "single rows" if value == "null" else "groups"
-                for path, value in found.items()
-            }
-        kinds = {kind: path for path, kind in found.items()}
+        found = {book.path: _kinds(book) for book in books}
+        kinds = {own[key]: path for path, own in found.items() if key in own}
         if len(kinds) > 1:
             told = " and ".join(f"{kind} ({path})" for kind, path in kinds.items())
             raise LedgerError(
                 f"Ledgers of {told} cannot be merged, because one ledger counts one "
                 f"{'relation' if key == 'relation' else 'unit'}. Keep the ledgers."
             )
+
+
+def _kinds(book: Ledger) -> dict[str, str]:
+    """Return the relation and the unit that a ledger counts, as far as it has them."""
+    found = {key: book.meta(key) for key in ("relation", "group_cap")}
+    kinds = {key: value for key, value in found.items() if value}
+    if "group_cap" in kinds:
+        # a ledger may count different caps (proofs/groups.md)
+        single = kinds["group_cap"] == "null"
+        kinds["group_cap"] = "single rows" if single else "groups"
+    return kinds
+
+
+def _lacking(source: Ledger, target: Ledger) -> set[str]:
+    """Return the ids of a source's fits that a target lacks.
+
+    Raises LedgerError if the target has a fit with other rows.
+    """
+    lacks, differ = compared_fits(source, target)
+    if differ:
+        raise LedgerError(
+            f"The ledgers {source.path} and {target.path} have different rows of the "
+            f"fit {min(differ)}, so one of them is damaged or has false rows. Nothing "
+            "was merged. Compare both (`dphead ledger show LEDGER --json`) with "
+            "ledger.json in the fit's run folder. Then restore a copy of the wrong "
+            "ledger that holds all its fits and releases."
+        )
+    return lacks
+
+
+def compared_fits(source: Ledger, target: Ledger) -> tuple[set[str], set[str]]:
+    """Return the ids of a source's fits that a target lacks, or has with other rows."""
+    theirs, own = seals.charges_of(source), seals.charges_of(target)
+    lacks = theirs.keys() - own.keys()
+    return lacks, {one for one in theirs.keys() - lacks if theirs[one] != own[one]}
 
 
 def _fix(source: Ledger, target: Ledger) -> None:
@@ -308,16 +341,29 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
     """Return whether the target has every charge of a source.
 
     A move copies all seals except its own. A merge is recorded in the target, in the
-    transaction that copies the fits. After a merge, the target's budget must also be
-    within the source's.
+    transaction that copies the fits. After a merge, the target must have the rows of
+    each fit of the source, and values that a merge fixes (`_keeps_values`). The record
+    alone proves nothing, because any role that may charge can write it.
     """
     if source.meta(MERGED) is not None:
         counts = target.meta(f"{COUNTS} {source.meta('dataset_id')}")
-        within = _smaller(source.budget(), target.budget()) == target.budget()
-        return counts is not None and within and source.fit_ids() <= target.fit_ids()
+        kept = counts is not None and _keeps_values(source, target)
+        return kept and not any(compared_fits(source, target))
     if not (digests := _digests(source)):
         return source.meta(MOVED) is not None  # the source had no charge and no budget
     return _digests(target)[: len(digests)] == digests
+
+
+def _keeps_values(source: Ledger, target: Ledger) -> bool:
+    """Return whether a target has values that a merge of a source fixes (`_fixed`)."""
+    within = _smaller(source.budget(), target.budget()) == target.budget()
+    same = _kinds(source).items() <= _kinds(target).items()
+    if target.is_sum() or not (within and same):
+        return within and same
+    # Otherwise the target's budget is a guarantee for the source's fits. Then it is
+    # their own budget, and they fixed the kind of its filter.
+    theirs, own = ((one.budget(), one.meta("accounting")) for one in (source, target))
+    return not source.is_sum() and (theirs == own or not source.count_fits())
 
 
 def _digests(book: Ledger) -> list[str]:

@@ -90,6 +90,11 @@ def _charges(file: LedgerFile, first: int) -> tuple[list[_Fit], bool]:
     return charges, bool(releases)
 
 
+def charges_of(file: LedgerFile) -> dict[str, _Fit]:
+    """Return the sealed columns of each fit and of its releases, by the fit's id."""
+    return {fit[0]: (fit, releases) for fit, releases in _charges(file, 0)[0]}
+
+
 def check_undamaged(file: LedgerFile) -> Record:
     """Return fixed values and plans, or raise LedgerError for damage (`damage_of`)."""
     try:

@@ -1,16 +1,30 @@
 """Ledgers that are merged: the sum is counted, within all budgets."""
 
+import json
 import shutil
 
 import pytest
 from core import reserve
-from ledgers import DELTA, died_everywhere, run_release, specs
+from ledgers import (
+    DELTA,
+    add_fits,
+    close_by_hand,
+    died_everywhere,
+    run_release,
+    specs,
+)
 
-from dphead.privacy.accounting import compose_epsilon
-from dphead.privacy.ledger import Ledger, LedgerError, seals
+from dphead.privacy.accounting import compose_epsilon, filter_order
+from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.moving import holds_all, merge, move
 from dphead.privacy.ledger.schema import SEALS
-from dphead.privacy.ledger.store import MERGED, MOVED
+from dphead.privacy.ledger.store import COUNTS, MOVED, SUM
+
+
+def budget_of(epsilon, delta=DELTA):
+    """A budget as a ledger stores it."""
+    order = filter_order(epsilon, delta)
+    return json.dumps({"epsilon": epsilon, "delta": delta, "order": order})
 
 
 @pytest.fixture
@@ -90,10 +104,7 @@ def test_a_budget_that_is_fixed_in_a_ledger_of_a_merged_data_set_counts(
     other = Ledger(tmp_path / "other.sqlite", "a")
     other.set_budget(1.0, DELTA)
     # a death closed it before its budget was fixed in the target
-    with other.transaction():
-        other.set_once(MOVED, target.path)
-        other.set_once(MERGED, "b")
-        seals.seal(other)
+    close_by_hand(other, target, "b")
     assert not holds_all(other, target)
     merge([other], target)
     assert target.budget()["epsilon"] == 1.0 and holds_all(other, target)
@@ -257,3 +268,44 @@ def test_ledgers_of_two_caps_are_merged_and_each_fit_counts_at_its_own(books):
     reserve(specs(1, 9.0, group_cap=3), target)
     merge([source], target)
     assert {event.rows_per_unit for event in target.events()} == {2, 3}
+
+
+def test_a_fit_that_has_other_rows_in_the_target_is_not_merged(books, tmp_path):
+    """Else a fit with more noise, under the same id, stands for it in the total."""
+    source, target = books
+    reserve(specs(1, 8.0), source)
+    add_fits(source, target, times=1000)
+    before = [one.facts() for one in books]
+    for sources in ([source], [source, copy := Ledger(tmp_path / "copy.sqlite", "a")]):
+        with pytest.raises(LedgerError, match=r"different rows of the fit \w+, so one"):
+            merge(sources, target)
+    add_fits(source, copy, times=1000)
+    with pytest.raises(LedgerError, match="different rows"):
+        merge([source, copy], Ledger(tmp_path / "c.sqlite", "c"))
+    assert [one.facts() for one in books] == before
+
+
+@pytest.mark.parametrize(
+    "times, facts, held",
+    [
+        (1, {}, True),
+        (1000, {}, False),
+        (1, {"relation": "replace_one"}, False),
+        (1, {"group_cap": "2"}, False),
+        (1, {"accounting": "rdp"}, False),
+        (1, {"budget": budget_of(2.0)}, False),  # it was not fixed before the fit
+        (1, {"budget": budget_of(2.0), SUM: "true"}, True),  # and is no guarantee here
+        (1, {"budget": budget_of(4.0)}, False),
+    ],
+)
+def test_a_merge_that_no_command_made_counts_if_it_is_as_an_honest_one(
+    books, times, facts, held
+):
+    """Any role that may charge can write it. Then no total and no budget is smaller."""
+    source, target = books
+    source.set_budget(3.0, DELTA)
+    reserve(specs(1, 8.0), source)
+    add_fits(source, target, times, **facts, **{f"{COUNTS} a": "true"})
+    close_by_hand(source, target, "b")
+    assert source.verify() == target.verify() == []
+    assert holds_all(source, target) == held
