@@ -168,7 +168,7 @@ class Ledger(LedgerFile):
 
     def budgets(self) -> list[dict[str, float]]:
         """Return the budget and all smaller budgets that merges fixed."""
-        return _budgets_in(self.facts())
+        return seals.budgets_in(self.facts())
 
     def is_sum(self) -> bool:
         """Return whether a merge made the ledger's total a plain sum (`moving.merge`).
@@ -541,20 +541,14 @@ class Ledger(LedgerFile):
 
 def _budget_in(facts: dict[str, str]) -> dict[str, float] | None:
     """Return the smallest budget among a ledger's fixed values, or None without one."""
-    found = _budgets_in(facts)
-    return min(found, key=lambda b: (b["epsilon"], b["delta"]), default=None)
+    found = seals.budgets_in(facts)
+    return seals.smallest(found) if found else None
 
 
 def _limit_in(facts: dict[str, str]) -> dict[str, Any] | None:
     """Return the budget with an entry "is_sum" (`Ledger.is_sum`), or None."""
     budget = _budget_in(facts)
     return budget and budget | {"is_sum": SUM in facts}
-
-
-def _budgets_in(facts: dict[str, str]) -> list[dict[str, float]]:
-    """Return a ledger's own budget, and the smaller ones that merges fixed."""
-    keys = [key for key in facts if key == "budget" or key.startswith("budget ")]
-    return [json.loads(facts[key]) for key in keys]
 
 
 def new_fit_id() -> str:

@@ -7,6 +7,7 @@ chain.
 import hashlib
 import json
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import column, select
@@ -19,7 +20,7 @@ from dphead.privacy.ledger.schema import (
     STATES,
     LedgerError,
 )
-from dphead.privacy.ledger.store import AWAITS, IDENTITY, LedgerFile
+from dphead.privacy.ledger.store import AWAITS, IDENTITY, SUM, LedgerFile
 
 # columns of a release in its fit's digest
 _SEALED = ("sequence", "label", "noise_multiplier", "sampling_prob", "spec")
@@ -106,6 +107,17 @@ def check_undamaged(file: LedgerFile) -> Record:
         ) from None
 
 
+def budgets_in(facts: Mapping[str, str]) -> list[dict[str, float]]:
+    """Return a ledger's own budget, and the smaller ones that merges fixed."""
+    keys = [key for key in facts if key == "budget" or key.startswith("budget ")]
+    return [json.loads(facts[key]) for key in keys]
+
+
+def smallest(budgets: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the budget that limits all fits."""
+    return min(budgets, key=lambda one: (one["epsilon"], one["delta"]))
+
+
 def damage_of(file: LedgerFile) -> list[str]:
     """Return a list with the first damage that is found, empty without damage.
 
@@ -114,7 +126,8 @@ def damage_of(file: LedgerFile) -> list[str]:
     - A ledger's file is as SQLite wrote it. An index that lacks a row of its table
       could hide a budget. Tables on a server are not checked in this way.
     - Charges and fixed values match the chain of digests.
-    - The budget was fixed before the first fit.
+    - Each budget was fixed before the first fit, or is the limit of a plain sum. The
+      smallest one is within all others.
     - Releases were begun and committed in their order.
 
     The checks find accidental damage. A forger can compute the chain anew. The checks
@@ -160,9 +173,17 @@ def _checked(file: LedgerFile) -> Record:
             raise _DamagedError(
                 f"a value that was fixed before fit {done + 1} was changed"
             )
-        # A filter needs a budget that was fixed before the first release.
-        if "budget" in sealed.keys() - before.keys() and fits:
-            raise _DamagedError(f"the budget was fixed after {fits} fits")
+        budgets = budgets_in(sealed)
+        if len(budgets) > len(budgets_in(before)):
+            # A filter needs a budget that was fixed before the first release. Only a
+            # merge adds a budget later, and its total is a plain sum.
+            if fits and SUM not in sealed:
+                raise _DamagedError(f"a budget was fixed after {fits} fits")
+            # Else a later budget with a larger delta would allow further fits.
+            least = smallest(budgets)
+            limits = [(key, one) for one in budgets for key in ("epsilon", "delta")]
+            if not all(least[key] <= one[key] for key, one in limits):  # also for NaN
+                raise _DamagedError("a budget is not within all earlier ones")
         done = fits
     if done != len(charges):
         raise _DamagedError(f"no seal covers the fits after fit {done}")

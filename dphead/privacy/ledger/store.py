@@ -354,7 +354,13 @@ class LedgerFile:
         """
         facts, begin = self.facts(), f"{JOINS} "
         begun = {k.removeprefix(begin): k for k in facts if k.startswith(begin)}
-        return [facts[k] for n, k in begun.items() if f"{JOINED} {n}" not in facts]
+        # The end of a merge writes both. With the second one, a ledger that lacks the
+        # fits lists the closed ledgers that have them (`fit.ledgers`).
+        return [
+            facts[k]
+            for n, k in begun.items()
+            if not {f"{JOINED} {n}", f"{COUNTS} {facts[k]}"} <= facts.keys()
+        ]
 
     def check_joined(self) -> None:
         """Raise LedgerError if a merge into this ledger is not finished."""

@@ -15,10 +15,10 @@ from ledgers import (
 )
 
 from dphead.privacy.accounting import compose_epsilon, filter_order
-from dphead.privacy.ledger import Ledger, LedgerError
+from dphead.privacy.ledger import Ledger, LedgerError, seals
 from dphead.privacy.ledger.moving import holds_all, merge, move
 from dphead.privacy.ledger.schema import SEALS
-from dphead.privacy.ledger.store import COUNTS, MOVED, SUM
+from dphead.privacy.ledger.store import COUNTS, JOINED, JOINS, MOVED, SUM
 
 
 def budget_of(epsilon, delta=DELTA):
@@ -268,6 +268,20 @@ def test_ledgers_of_two_caps_are_merged_and_each_fit_counts_at_its_own(books):
     reserve(specs(1, 9.0, group_cap=3), target)
     merge([source], target)
     assert {event.rows_per_unit for event in target.events()} == {2, 3}
+
+
+def test_a_mark_alone_does_not_finish_a_merge(books):
+    """Else a false mark hides the fits of a ledger that is closed."""
+    source, target = books
+    reserve(specs(1, 8.0), source)
+    with target.transaction():
+        for mark in (JOINS, JOINED):
+            target.set_once(f"{mark} 0", "a")
+        seals.seal(target)
+    with pytest.raises(LedgerError, match="into this ledger is not finished"):
+        reserve(specs(1, 8.0), target)
+    merge([source], target)
+    reserve(specs(1, 8.0), target)
 
 
 def test_a_fit_that_has_other_rows_in_the_target_is_not_merged(books, tmp_path):

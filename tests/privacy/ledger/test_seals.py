@@ -1,14 +1,17 @@
 """What seals find: any change in a charge, and releases out of order."""
 
 import contextlib
+import json
 import sqlite3
 
 import pytest
 from core import reserve
 from ledgers import DELTA, damaged, filled, run_release, specs
 
+from dphead.privacy.accounting import filter_order
 from dphead.privacy.ledger import Ledger, LedgerError
 from dphead.privacy.ledger.seals import seal
+from dphead.privacy.ledger.store import SUM
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,46 @@ def test_what_no_seal_holds_is_damage(path, statement, sealed):
         if sealed:
             seal(ledger)
     assert ledger.verify() != []
+
+
+@pytest.mark.parametrize(
+    "before, fits, key, epsilon, delta, is_sum, damage",
+    [
+        (None, 1, "budget", 4.0, DELTA, False, "a budget was fixed after 1 fits"),
+        (None, 2, "budget 0", 4.0, DELTA, False, "a budget was fixed after 2 fits"),
+        (5.0, 1, "budget 1", 3.0, DELTA, False, "a budget was fixed after 1 fits"),
+        (5.0, 1, "budget 1", 3.0, DELTA, True, None),
+        (5.0, 0, "budget 1", 3.0, DELTA, False, None),
+        (5.0, 1, "budget 1", 4.9, 0.5, True, "a budget is not within all earlier ones"),
+        (
+            5.0,
+            0,
+            "budget 1",
+            4.9,
+            0.5,
+            False,
+            "a budget is not within all earlier ones",
+        ),
+        (5.0, 1, "budget 1", 9.0, DELTA, True, None),  # it allows no further fit
+    ],
+)
+def test_a_budget_after_a_fit_is_damage_or_the_limit_of_a_sum(
+    path, before, fits, key, epsilon, delta, is_sum, damage
+):
+    """Whatever its key. A role that may charge can write it with a seal."""
+    ledger = Ledger(path, "data")
+    if before is not None:
+        ledger.set_budget(before, DELTA)
+    for _ in range(fits):
+        reserve(specs(1, 20.0), ledger)
+    order = filter_order(epsilon, delta)
+    budget = json.dumps({"epsilon": epsilon, "delta": delta, "order": order})
+    with ledger.transaction():
+        for fact, value in {key: budget, SUM: "true"}.items():
+            if fact != SUM or is_sum:
+                ledger.set_once(fact, value)
+        seal(ledger)
+    assert ledger.verify() == ([] if damage is None else [damage])
 
 
 def test_a_fit_that_is_gone_is_found(path):
