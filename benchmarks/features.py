@@ -95,7 +95,7 @@ def facts_of(dataset: str, features: str) -> ProblemInfo:
     known = claims.needs("data")[dataset]
     width = claims.needs("features").get(features, {}).get("width")
     width = width or (1280 if features.startswith("mobilenet") else WIDTHS[dataset])
-    # stored results "in small" are from half of CIFAR-100's training images
+    # runs with the verdict "in small" used half of CIFAR-100's training images
     small = dataset == "cifar100" and features.startswith("mobilenet")
     n_rows = known["train_rows"] // (2 if small else 1)
     return ProblemInfo(n_rows, width, known["classes"])

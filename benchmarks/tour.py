@@ -1,8 +1,8 @@
-"""`make tour`: write the output of commands in docs/tour.md, and draw the card.
+"""`make tour`: write the output of COMMANDS to docs/tour.md, and draw the card.
 
 The images are 1,797 of scikit-learn's digits. Each run draws new noise, so numbers
-differ. The output may hold no path of this machine. Chromium draws the privacy card, if
-it is installed.
+differ. The output must not contain a path of this machine. Chromium draws the privacy
+card, if it is installed.
 """
 
 import os

@@ -706,7 +706,7 @@ def table() -> str:
 
 
 def repeated_table() -> str:
-    """Return the stored repeats as Markdown."""
+    """Return the table of repeated audits, with a note, as Markdown."""
     rows = {r["audited"]: r for r in read(REPEATED_OUT)}
     sound = rows.pop("no defect")
     lines = [

@@ -98,7 +98,7 @@ def equality(tiny: bool) -> None:
             heads()
 
 
-# multiples of a block, so that fewer shapes are compiled
+# The numbers of rows are multiples of a block, so that fewer shapes are compiled.
 SIZES = ((4096, 40, 7), (16_384, 768, 10))
 
 

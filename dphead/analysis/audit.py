@@ -140,7 +140,8 @@ def _scores(
     """Return the record of `fits` fits with the canary and as many without it.
 
     The fits are divided among the problems. After each fit, `NoiseAlone` releases sums
-    of no rows, with many entries and the noise of `kinds`.
+    to which no row contributes, with the noise of the releases `kinds`. The many
+    entries of these sums show the distribution of the noise.
     """
     specs, noise = uncharged(plan), NoiseSource()
     alone = NoiseAlone(kinds, noise)

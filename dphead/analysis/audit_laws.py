@@ -328,7 +328,7 @@ class _NoiseRecord:
 
 
 class _SampleRecord:
-    """Record secret samples that contain each slot with probability `prob`.
+    """Record secret samples that contain each row with probability `prob`.
 
     Under random allocation, each step of an epoch has its own record.
 
@@ -337,9 +337,9 @@ class _SampleRecord:
     label : str
         Label of the releases.
     prob : float
-        Probability of a slot in one sample.
+        Probability of a row in one sample.
     slots : int
-        Number of slots common to both worlds.
+        Number of rows common to both worlds.
     """
 
     def __init__(self, label: str, prob: float, slots: int) -> None:

@@ -1,7 +1,7 @@
 """Audit how a row moves sums in each slot, and check that invalid rows move no sum.
 
-The checks are exact. They compare sums before noise, and count released numbers that
-are not whole units.
+A slot is the position of a row in its source. The checks are exact. They compare sums
+before noise, and count released numbers that are not whole units.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -16,11 +16,11 @@ from dphead.sums.passes import NO_ROWS, checked_sum
 from dphead.sums.reference import BlockSum
 
 NO_CLASS = -1  # label of a row that adds zero to every sum
-_PIECE_ROWS = 128  # slots that are summed or skipped together; chosen, not measured
+_PIECE_ROWS = 128  # rows that are summed or skipped together; chosen, not measured
 
 
 class AuditRows(ArrayRows):
-    """Hold synthetic rows in some slots. The other slots have no class.
+    """Hold synthetic rows at some positions (slots). The others have no class.
 
     Parameters
     ----------

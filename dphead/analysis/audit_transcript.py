@@ -28,10 +28,10 @@ from dphead.solvers.base import ProblemInfo, Solver
 from dphead.sums.verified import VerifiedSum
 
 # Chosen, not measured.
-SHARED_ROWS = 15  # rows besides the canary's; the remaining slots have no class
+SHARED_ROWS = 15  # rows besides the canary's; all other rows have no class
 # sizes of the sums of `NoiseAlone`: 64 x 8 entries, and 24 x 25 / 2 of a symmetric sum
 _ALONE_FEATURES, _ALONE_CLASSES, _ALONE_SYMMETRIC = 64, 8, 24
-# norm of the canary in clip norms: far above 1, so that missing clipping is detected
+# norm of the canary in clip norms: without clipping, it moves sums far too much
 _CANARY_NORM = 10.0
 _ROWS_BEYOND_CAP = 2  # rows of a canary group beyond the cap, which must add zero
 _MAX_CANARIES = 10  # largest number of problems in an audit; each holds the rows twice
@@ -58,7 +58,7 @@ class Problem:
     copies : int
         Number of the canary's rows.
     slots, groups : (n + copies,) int
-        Slots and group ids of the shared rows, then of the canary's rows.
+        Positions and group ids of the shared rows, then of the canary's rows.
     """
 
     facts: ProblemInfo

@@ -38,14 +38,14 @@ def ledger_home() -> Path:
 
 
 def home_folder(name: str) -> Path:
-    """Return a folder of DPHEAD_HOME, which may not exist yet.
+    """Return a folder of DPHEAD_HOME, whether or not it exists.
 
     Raises
     ------
     LedgerError
-        If `ledger_home` raises it. If a link in the path has no target, because the
-        home's volume may not be mounted. Ledgers and images that are recorded there
-        would not be counted.
+        If `ledger_home` raises it. If a link in the path has no target, for example
+        because the home's volume is not mounted. Ledgers and images that are recorded
+        there would not be counted.
     """
     folder = ledger_home() / name
     if (link := dangling_link(folder)) is not None:

@@ -154,9 +154,9 @@ def recognizes_rows(data: dict[str, Any]) -> bool:
     """Return whether dphead recognizes fits on the same rows under another data set id.
 
     `data` is a report's entry "data". Rows are recognized by their images, if the index
-    has them. Declared people are not enough, because a copy of the rows may not declare
-    them. A report of an earlier version has no `images_known`, so its images count as
-    not recognized.
+    has them. Declared people are not enough, because a copy of the rows can lack the
+    declaration. A report of an earlier version has no `images_known`, so its images
+    count as not recognized.
     """
     return data.get("dataset_id") is not None and data.get("images_known") is True
 
@@ -177,8 +177,9 @@ def about_copies(report: dict[str, Any]) -> str:
     if (people := data.get("people")) is not None and not people["new"]:
         where = f"outside the id system {people['system']}"
     return (
-        f"dphead may not recognize fits on the same {name_unit_in(report)}s {where}. "
-        "Their privacy loss adds to that of this ledger, and no total includes it"
+        f"dphead can fail to recognize fits on the same {name_unit_in(report)}s "
+        f"{where}. Their privacy loss adds to that of this ledger, and no total "
+        "includes it"
     )
 
 

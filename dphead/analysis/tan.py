@@ -24,7 +24,7 @@ class _Tan(NamedTuple):
     epsilon : float
         epsilon_TAN, an approximation.
     reason : str
-        Why the approximation may not hold, or "".
+        Why the approximation is unreliable, or "".
     """
 
     eta: float

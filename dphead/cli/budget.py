@@ -52,9 +52,9 @@ def budget_lines(
         yield "none: a ledger in memory counts only this fit"
     elif n_fits:
         yield (
-            "! none, so no fit is refused for its epsilon. It is too late to set one. "
-            "The spent epsilon is a guarantee only if no fit was chosen by the results "
-            "of another fit"
+            "! none, and it is too late to set one. The ledger refuses no fit because "
+            "of its epsilon. The spent epsilon is a guarantee only if no fit was "
+            "chosen by the results of another fit"
         )
     else:
         yield "none yet: set it before the first fit with dphead ledger budget"
@@ -81,12 +81,13 @@ def before_charge(fit: Any, options: Any, refused: bool = False) -> Iterator[str
 
     plan = fit.announced
     asked = tied(spent_at(plan.epsilon_spent(), plan.delta))
-    yield f"{asked} requested by this fit"
     if interrupted(options.out) is not None:
+        yield f"{asked} requested by this fit"
         yield "the interrupted fit in the run folder is charged once, even if resumed"
         return
     ledger, tried = try_plans([plan], fit.about, options.ledger)
     yield from budget_lines(ledger, plan.delta)
+    yield f"{asked} requested by this fit"
     if tried.refused is not None and not refused:
         yield f"! This fit would be refused: {tried.reason}"
 

@@ -187,7 +187,7 @@ def capped(
     group_cap: int | None,
     group_mean: bool,
 ) -> tuple[np.ndarray, GroupMeans | None]:
-    """Return each slot's label or label set for training, and the means of rows.
+    """Return each row's label or label set for training, and the means of rows.
 
     The means replace the rows. They are None if the fit uses the rows themselves: then
     rows beyond the cap of their group get the label -1, in `y` itself.

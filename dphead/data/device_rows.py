@@ -35,7 +35,7 @@ class DeviceRows:
         self.shape, self.dtype, self.ndim = x.shape, np.dtype(np.float32), x.ndim
         self.is_shared = not x.is_fully_addressable  # shared with other processes
         DeviceRows.shared += self.is_shared
-        # the slots of every process, so that all refuse the same arrays
+        # the rows of every process, so that all refuse the same arrays
         self.slots_of = _slots_of_processes(x)
         runs = [*self.slots_of.values()]
         complete = self.is_shared or runs == [slice(0, len(x))]

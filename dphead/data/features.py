@@ -198,8 +198,8 @@ class FeaturesRows:
         """Yield (slots, block) for each block, or (slots, None) if it must be read.
 
         If earlier passes kept all rows of a block (`known`), the block has labels, but
-        no features. A block has `size` slots. Where all rows are kept, it has
-        _KNOWN_TOGETHER times `size` slots.
+        no features. A block has `size` slots (positions of rows). Where all rows are
+        kept, it has _KNOWN_TOGETHER times `size` slots.
         """
 
         def unread(part: np.ndarray) -> Block | None:
@@ -258,7 +258,7 @@ class FeaturesRows:
     def _read(self, index: np.ndarray, raw: np.ndarray, out: np.ndarray) -> None:
         """Read features of increasing rows `index` to out (k, n_features) float32.
 
-        One read takes a run of slots with small gaps.
+        One read takes a run of rows with small gaps.
         """
         slots = self._slots[index]
         # a run also ends at a multiple of BLOCK_ROWS, so that none is longer than `raw`

@@ -74,9 +74,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         Whether rows are scaled to unit norm. None means the preset's value, or else
         True.
     center_share : float, default=None
-        Fraction of mu**2 spent on the mean used for centering and on the count of its
-        rows. 0 means no centering. None means the preset's value, or else 0.02. The
-        method auto spends more, up to 0.1, on few rows.
+        Fraction of mu**2 spent to release the mean used for centering and the number of
+        rows in it. 0 means no centering. None means the preset's value, or else 0.02.
+        If there are few rows, the method auto increases the fraction, to at most 0.1.
     normalization : dict, default=None
         Fields of `dphead.solvers.normalization.ChannelNormalization`, which replaces
         unit norms and centering.

@@ -36,8 +36,8 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
         are then clipped to their typical length. This length follows from the released
         mean and spends no further budget.
     mean_share : float, default=0.1
-        Fraction of mu**2 spent on the mean and on the count of its rows. 0 means no
-        centering, and neither release.
+        Fraction of mu**2 spent to release the mean and the number of rows in it. 0
+        means no centering: neither is released.
     group_mean : bool, default=False
         Whether to replace a group's rows by their mean. A group then has one mean, so
         set `group_cap` to 1.

@@ -62,9 +62,9 @@ class DPRegressor(RegressorMixin, HeadEstimator):
         Largest value of the target's column, as a multiple of row_norm, or of 1 if
         row_norm is None.
     mean_share : float, default=0.1
-        Fraction of mu**2 spent on the mean, which gives the intercept, and on the count
-        of its rows. With 0, rows are not centered, and the intercept is the midpoint of
-        `bounds`.
+        Fraction of mu**2 spent to release the mean, which gives the intercept, and the
+        number of rows in it. With 0, rows are not centered, and the intercept is the
+        midpoint of `bounds`.
     ridge : float, default=None
         Ridge penalty, in units of the mean Gram matrix of unit rows. None sets the
         penalty from the noise.

@@ -34,10 +34,11 @@ _NAMESPACES = ("", "aten", "prims", "profiler", "quantized")
 
 
 class _Ended(BaseException):
-    """End a call at an error of torch, so that no `except` of the user's code runs.
+    """End a call at an error of torch. `except Exception` does not catch this one.
 
-    Otherwise lines that the code prints could show the size of a batch, or which
-    operations a row needs.
+    Code after `except Exception` could print lines that show the size of a batch, or
+    which operations a row needs. A bare `except` and `finally` still run
+    (proofs/finetune.md).
     """
 
 

@@ -263,7 +263,7 @@ class PerExample:
                 return self._loss(model, views, labels)
 
         dims = None, 0, 0, None if share is None else 0
-        # random numbers would depend on a row's slot, so drawing them raises an error
+        # random numbers would depend on a row's place, so drawing them raises an error
         of_rows = vmap(grad(loss), in_dims=dims, randomness="error")
         with (
             # anomaly detection would show a row whose gradient is NaN
@@ -382,9 +382,10 @@ def refuse_memory(gradients: PerExample, views: Tensor) -> None:
 
 
 def _moved(one: Tensor, other: Tensor) -> bool:
-    """Return whether two gradients of a row differ by more than rounding.
+    """Return whether two gradients of a row differ by more than 1e-3 of their norm.
 
-    The bound is far above float32's rounding, and far below the effect of a kept value.
+    This is far above float32's rounding. A value that the code keeps between calls is
+    not detected if its effect is smaller.
     """
     same = (one == other) | (one.isnan() & other.isnan())
     pair = torch.where(same, 0.0, one - other), one.nan_to_num(0.0, 0.0, 0.0)

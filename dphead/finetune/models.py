@@ -467,7 +467,8 @@ def refuse_moving(model: nn.Module, x: Tensor, other: Tensor) -> Tensor:
     """Return scores (k, n_classes) of random rows, after a check that rows do not mix.
 
     The check compares the outputs of the first row in two batches with different other
-    rows. It finds layers that `refuse_mixing` does not know.
+    rows. It also finds layers that `refuse_mixing` does not know, if their effect is
+    not small.
 
     Parameters
     ----------

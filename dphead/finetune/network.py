@@ -51,7 +51,7 @@ _GPU_IMAGES = 4096  # chosen, not measured
 # to 32 rows (times not stored).
 _CPU_BYTES, _CPU_ROWS = 160 * 2**20, 8
 # Standard deviation of the noise added to the initial weights for a second comparison
-# of slots. Chosen: about the effect of some noisy steps.
+# of places in a chunk. Chosen: about the effect of some noisy steps.
 _TRIED_BESIDE = 0.05
 # Numbers per pass through the network: 682 images of 3 x 32 x 32; chosen.
 _SCORED_NUMBERS = 2**21
@@ -184,8 +184,8 @@ class NetworkSpec:
     ) -> Tensor:
         """Return the network's inputs for the rows x of a step.
 
-        A row's views depend on its content, never on its slot: under add/remove and in
-        samples, a row's slot depends on other rows.
+        A row's views depend on its content, never on its place in x: under add/remove
+        and in samples, this place depends on other rows.
 
         Parameters
         ----------
@@ -388,7 +388,7 @@ class TorchSums:
 
     Rows go through the network in chunks of a fixed size, for any sample. On the CPU
     only one thread is used. Several threads can divide a chunk in the middle of a row,
-    so the bits of a row would depend on its slot.
+    so the bits of a row would depend on its place in the chunk.
 
     Parameters
     ----------
@@ -484,7 +484,7 @@ class TorchSums:
         return sha256(total.tobytes()).hexdigest()
 
     def _places_are_equal(self) -> bool:
-        """Return whether a random row has the same bits in every slot of a chunk.
+        """Return whether a random row has the same bits in every place of a chunk.
 
         The test compares the gradient and its norm at the initial weights and at
         weights near them, because a head of zeros hides the layers below. On a GPU it
@@ -596,11 +596,11 @@ class TorchSums:
     def _computed(
         self, part: Block, used: np.ndarray, step: int, filled: bool = False
     ) -> Iterator[tuple[list[Part], np.ndarray]]:
-        """Yield (gradients, whether to add each slot), with each row at most once.
+        """Yield (gradients, whether to add each one), with each row at most once.
 
         A row whose computation raises an error adds zero, because the error would
         reveal the row. If a chunk raises one, its used rows are computed again, with
-        copies of a used row in the free slots. If this fails too, each half of the
+        copies of a used row in the free places. If this fails too, each half of the
         rows is computed in this way.
         """
         slots = np.arange(len(used))
@@ -615,7 +615,7 @@ class TorchSums:
         rows = np.flatnonzero(used)
         if parts:
             yield parts, known & used
-        # the first retry has all rows: an empty slot may have caused the error
+        # the first retry has all rows: an empty place may have caused the error
         elif len(rows) > 1 or not filled:
             for half in np.array_split(rows, 2 if filled else 1):
                 yield from self._computed(part, np.isin(slots, half), step, True)

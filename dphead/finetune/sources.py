@@ -144,7 +144,7 @@ def _load_maps(
         if is_test:
             measured = Opened(rows.features(), rows.measured_labels(), rows.valid)
         else:
-            # load all rows, because the file is closed before the first step
+            # load the rows, because the file is closed before the first step
             own = rows.part(start, stop, 4 * rows.n_rows * rows.n_features)
         return Data(
             rows=rows if hosts is not None else own,

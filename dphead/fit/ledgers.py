@@ -342,7 +342,8 @@ def move_ledger(book: Ledger, url: str) -> Ledger:
         if index.knows(dataset_id) or people_index(url).knows(dataset_id):
             raise LedgerError(
                 f"Data set {dataset_id} belongs to an id system, so its ledger cannot "
-                "move. Nothing was moved. Keep this ledger."
+                "move. Nothing was moved. Keep this ledger, and charge its data sets "
+                "with the DPHEAD_HOME and DPHEAD_LEDGER under which they were declared."
             )
         check_noted(book.path, book)
         check_store(url, book)
@@ -999,13 +1000,13 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     closed = reported.path if ledger is None else ledger_path(ledger, None)
     places = [own.path, *([closed] if os.path.isfile(closed) else [])]
     others = _known(dataset_id, *(places if found.limit else []))
-    # A copy at the report's path that does not count the run can have later fits. This
-    # home may not know it, for example if arrays have no data set.
+    # A copy at the report's path that does not count the run can have later fits. It
+    # can be unknown to this home, for example if arrays have no data set.
     unread = found.fits is None and not found.lost
     for one in [] if unread else [reported, own]:
         others += _copy_at(one, others)
     # A restored copy of a server's database has the name of the ledger at
-    # DPHEAD_LEDGER, but may not have its fits.
+    # DPHEAD_LEDGER, but can lack its fits.
     copied = is_url(ledger) and not unread
     own_ids = {fit["fit_id"] for fit in found.fits or ()}
 

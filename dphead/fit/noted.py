@@ -161,8 +161,8 @@ def noted_budget(place: str) -> dict[str, float] | None:
 def check_noted(place: str | Path, book: Ledger | None = None) -> None:
     """Raise LedgerError if the ledger that was noted at a path is missing or replaced.
 
-    The volume of the noted ledger may not be mounted, or another file may be in its
-    place. Its fits would then not be counted (proofs/ledger.md, "Noted ledgers").
+    If the volume of the noted ledger is not mounted, or another file is in its place,
+    its fits would not be counted (proofs/ledger.md, "Noted ledgers").
 
     Parameters
     ----------

@@ -224,7 +224,7 @@ def _spread_rows(file: FeaturesFile) -> np.ndarray:
 
 
 def _spread(slots: np.ndarray, n_features: int) -> np.ndarray:
-    """Return evenly spaced slots whose rows have at most _NUMBERS values in all."""
+    """Return evenly spaced rows of `slots` with at most _NUMBERS values in all."""
     most = max(1, _NUMBERS // n_features)
     return slots[:: max(1, -(-len(slots) // most))]
 

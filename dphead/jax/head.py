@@ -89,7 +89,8 @@ class Head:
         ------
         ValueError
             If the head was loaded, or its arrays were deleted or differ from the fitted
-            arrays, so that the guarantee may not cover them. As in `DPClassifier.save`.
+            arrays. The guarantee covers the fitted arrays only. As in
+            `DPClassifier.save`.
         """
         if not hasattr(self.model, "_result"):
             raise ValueError(
@@ -112,8 +113,8 @@ class Head:
                 same = same and np.array_equal(own, theirs, equal_nan=True)
             if not same:
                 raise ValueError(
-                    f"`{name}` differs from the fitted array, so the guarantee of the "
-                    "fit may not cover it. Save the head that `fit` returned."
+                    f"`{name}` differs from the fitted array, and the guarantee covers "
+                    "the fitted array only. Save the head that `fit` returned."
                 )
         self.model.save(folder, tuning)
 

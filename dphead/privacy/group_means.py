@@ -1,6 +1,7 @@
 """Replace each group's rows by means, one for each class up to the group cap.
 
-A group's means depend on its own rows only, bit for bit (proofs/groups.md).
+A group's means depend on its own rows only, bit for bit (proofs/groups.md). A slot is
+the position of a row in its source.
 """
 
 from collections.abc import Callable

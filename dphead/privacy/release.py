@@ -227,9 +227,9 @@ def _check_planned(statistic: Statistic, rows: Rows, spec: ReleaseSpec) -> None:
 def _sampled(
     rows: Rows, spec: ReleaseSpec, draw: np.random.Generator
 ) -> np.ndarray | None:
-    """Return the increasing slots of the sample, or None for a full batch.
+    """Return the increasing positions of the sample's rows, or None for a full batch.
 
-    Slots beyond the group cap are left out.
+    Rows beyond the group cap are left out.
     """
     if spec.sampling_prob == 1:
         return None

@@ -4,6 +4,7 @@ The rows of a release are all rows, a Poisson sample, or the rows that random al
 assigns to the release. A group cap limits the rows of each group.
 
 A sample is secret: neither the sample nor its size may be stored or returned to a user.
+A slot is the position of a row in its source.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ def poisson_sample(
     Parameters
     ----------
     n_rows : int
-        Number of row slots.
+        Number of slots.
     sampling_prob : float
         Sampling rate, in (0, 1].
     generator : numpy.random.Generator
@@ -37,7 +38,7 @@ def poisson_sample(
 
     Guarantee
     ---------
-    Each row slot gets one 53-bit uniform number from the generator. The size of the
+    Each slot gets one 53-bit uniform number from the generator. The size of the
     sample is random, possibly 0. It is secret and never stored. No row is dropped to
     fit a batch.
     """
@@ -52,7 +53,7 @@ def random_steps(n_rows: int, steps: int, generator: np.random.Generator) -> np.
     Parameters
     ----------
     n_rows : int
-        Number of row slots.
+        Number of slots.
     steps : int
         Steps of the epoch, at least 1.
     generator : numpy.random.Generator
@@ -102,7 +103,7 @@ class Allocation:
         steps : int
             Steps of the epoch.
         n_rows : int
-            Number of row slots.
+            Number of slots.
         generator : numpy.random.Generator
             A fresh cryptographic stream. Only step 0 draws from this stream.
 

@@ -52,9 +52,9 @@ from dphead.solvers.settings import (
 from dphead.solvers.temperature import FirstGradient, cooled, temperature
 
 _Scale = Literal["auto", "always", "never"]
-_ESTIMATE = Setting("Spend 1 to 3 % of mu² on an estimate of the accuracy.")
+_ESTIMATE = Setting("Spend 1 to 3 % of mu² to estimate the accuracy.")
 _PER_CLASS_SHARE = Setting(
-    "Fraction of mu² spent on the accuracy of each class.",
+    "Fraction of mu² spent to measure the accuracy of each class.",
     Range("from 0 to 0.5", lambda v: 0 <= v <= 0.5),
     OFF,
     option=True,
@@ -86,10 +86,10 @@ class Auto:
     Parameters
     ----------
     estimate : bool, default True
-        Spend 1 to 3 % of the budget (μ²) on the expected accuracy. With `balanced`, the
-        same part also covers the counts that balance decisions.
+        Spend 1 to 3 % of the budget (μ²) to estimate the accuracy on new rows. With
+        `balanced`, this part also covers the counts that balance decisions.
     per_class_share : float, default 0
-        Fraction of the budget (μ²) spent on the expected accuracy of each class.
+        Fraction of the budget (μ²) spent to estimate the accuracy of each class.
     prior : PublicPrior, optional
         Public head to start from.
     balanced : bool, default False
@@ -111,8 +111,8 @@ class Auto:
       if noise hides many classes.
     - Features of centered rows are scaled (`Centering.scale_share`) if n·μ is at least
       twice their number and their sizes differ.
-    - The mean used for centering gets more than `centering.share` if there are few rows
-      (`center_share`).
+    - If there are few rows, the fraction of μ² for the mean used for centering is
+      larger than `centering.share` (`center_share`).
     - With softmax, scores are divided by a temperature, estimated from released values
       (`temperature`).
 

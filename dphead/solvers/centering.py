@@ -34,8 +34,9 @@ _SHORTEST = 0.1
 
 
 CENTER_SHARE = Setting(
-    "Fraction of mu² spent on the mean used for centering and on the count of its "
-    "rows; 0: no centering. auto spends more, up to 0.1, on few rows.",
+    "Fraction of mu² spent to release the mean used for centering and the number of "
+    "rows in it. 0: no centering. If there are few rows, auto increases the fraction, "
+    "to at most 0.1.",
     BELOW_ONE,
     option=True,
 )
@@ -43,7 +44,9 @@ UNIT_NORM = Setting(
     "Scale each row to unit norm first. Centering needs this.", option=True
 )
 _SCALE_SHARE = Setting(
-    "Fraction of mu² spent on the features' mean squares, for scaling.", BELOW_ONE, OFF
+    "Fraction of mu² spent to release the features' mean squares, for scaling.",
+    BELOW_ONE,
+    OFF,
 )
 
 
@@ -54,13 +57,13 @@ class Centering:
     Parameters
     ----------
     share : float, default 0.02
-        Fraction of the budget (μ²) spent on the mean used for centering and on the
-        count of used rows. 0 means no centering.
+        Fraction of the budget (μ²) spent to release the mean used for centering and the
+        number of used rows. 0 means no centering.
     unit_norm : bool, default True
         False keeps the norms of rows, and does not center them. A clip norm must then
         fit the features' scale.
     scale_share : float, default 0
-        Fraction of the budget (μ²) spent on the mean squares of centered features.
+        Fraction of the budget (μ²) spent to release mean squares of centered features.
         Features are divided by the fourth root of their noisy mean squares, and rows
         are scaled to unit norm again. Features are not scaled if their mean squares are
         nearly equal (_SCALE_FROM_RATIO).

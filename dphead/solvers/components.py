@@ -29,8 +29,8 @@ CENTERED_CLIP = Setting(
     "benchmarks/results/centered",
 )
 MEAN_SHARE = Setting(
-    "Fraction of mu² spent on the mean used for centering and on the count of its "
-    "rows; 0: no centering.",
+    "Fraction of mu² spent to release the mean used for centering and the number of "
+    "rows in it. 0: no centering.",
     BELOW_ONE,
 )
 
@@ -41,8 +41,8 @@ class CenteredGram:
 
     Rows are clipped to `clip_norm`, and centered rows are clipped again. All other
     results are post-processing of these releases. `mean_share` is the fraction of the
-    budget (μ²) spent on the mean and the count. 0 means no centering, so neither is
-    released.
+    budget (μ²) spent to release the mean and the count. 0 means no centering, so
+    neither is released.
 
     If `centered_clip` is given, the rows must be unit rows. If the fit has noise and
     centers rows, it divides them by `centered_clip` times their typical length before

@@ -72,8 +72,8 @@ class RidgeRegression:
         Size of the target's column, for a target at an end of the range, as a multiple
         of `row_norm`.
     mean_share : float, default 0.1
-        Fraction of the budget (μ²) spent on the mean used for centering and on the
-        count of its rows; 0 means no centering.
+        Fraction of the budget (μ²) spent to release the mean used for centering and the
+        number of rows in it. 0 means no centering.
     ridge : float, optional
         λ, as a multiple of n_rows · `row_norm`². None sets λ from the noise.
     centered_clip : float, default 0.6

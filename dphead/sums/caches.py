@@ -17,6 +17,8 @@ _Piece = tuple[int, int, Any]
 class KeptRows:
     """Keep the integer rows of blocks with consecutive slots, for one fit.
 
+    A slot is the position of a row in its source.
+
     Parameters
     ----------
     memory : int

@@ -76,7 +76,7 @@ class CpuSums:
         used: np.ndarray,
         out: np.ndarray,
     ) -> np.ndarray:
-        """Add the statistics of rows in used slots to `out`."""
+        """Add the statistics of a block's used rows to `out`."""
         statistic = ask.statistic
         kernel = kernel_of(statistic) if self._compiled else ""
         # the layout of `empty_sum`; numpy adds sums with other layouts

@@ -70,7 +70,7 @@ class Hosts:
         return self.index == 0
 
     def part(self, n_rows: int) -> tuple[int, int]:
-        """Return this process's slots, as the first slot and the end (exclusive)."""
+        """Return this process's first row and the end of its rows (exclusive)."""
         start, stop = bounds(n_rows, self.count)[self.index : self.index + 2]
         return start, stop
 
@@ -172,9 +172,10 @@ class Hosts:
         kind : int
             _SUM, _NORM or _RELEASED. Only process 0's value is used.
         indices : ndarray of int or None
-            Slots of the sample, or None for all. Only process 0's value is used.
+            Positions of the sample's rows, or None for all. Only process 0's value is
+            used.
         n_rows : int
-            Total number of slots.
+            Total number of rows.
         """
         # The size of the message does not depend on the sample: one bit per row, so
         # 125 kB for a million rows.
@@ -239,7 +240,7 @@ def all_or_none(hosts: Hosts | None) -> Iterator[None]:
 def bounds(n_rows: int, processes: int) -> list[int]:
     """Return the bounds of the processes' parts of the rows.
 
-    Process i holds the slots bounds[i] to bounds[i + 1] - 1.
+    Process i holds the rows bounds[i] to bounds[i + 1] - 1.
     """
     # Python's integers: n_rows times processes cannot overflow
     return [i * n_rows // processes for i in range(processes + 1)]
@@ -301,7 +302,7 @@ class SumOfParts:
         # The others reach this line after `follow` received the command.
         if hosts.first:
             hosts.next(kind, indices, n_rows)
-        # every process holds the whole sample, and takes the slots of its own part
+        # every process holds the whole sample, and takes the rows of its own part
         if indices is not None:
             indices = indices[(indices >= start) & (indices < stop)] - start
         params = self._params_of_first(task.params)

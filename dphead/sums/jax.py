@@ -112,7 +112,7 @@ class JaxSums:
     def add(
         self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
     ) -> Any:
-        """Add the statistics of rows in used slots to `out`."""
+        """Add the statistics of a block's used rows to `out`."""
         with own_settings():
             jax.block_until_ready(out)
             w, step = self._placed(ask.weights)

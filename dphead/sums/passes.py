@@ -1,8 +1,8 @@
 """Sum a statistic in one pass over the rows, each slot once, in integers.
 
-A pass returns a sum only after it has checked that each slot was used once. If the
-block sum `is_compared`, the pass also compares the sum of a few random rows, the secret
-rows, with the reference.
+A slot is the position of a row in its source. A pass returns a sum only after it has
+checked that each slot was used once. If the block sum `is_compared`, the pass also
+compares the sum of a few random rows, the secret rows, with the reference.
 """
 
 import os

@@ -39,7 +39,7 @@ class BlockSum(Protocol):
     def add(
         self, ask: SumTask, rows: Any, y: np.ndarray, used: np.ndarray, out: Any
     ) -> Any:
-        """Add the statistics of rows in used slots to `out`, and return the sum.
+        """Add the statistics of a block's used rows to `out`, and return the sum.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class ReferenceSums:
         used: np.ndarray,
         out: np.ndarray,
     ) -> np.ndarray:
-        """Add the statistics of rows in used slots to `out`."""
+        """Add the statistics of a block's used rows to `out`."""
         left, right = factors(ask, rows, y, used)
         return add_factors(ask.statistic, left, right, out, _whole_products)
 
@@ -163,10 +163,10 @@ def largest_norm(ask: SumTask, block_sum: BlockSum) -> float:
 def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
     """Return the key under which a pass keeps integer rows, or None to keep none.
 
-    The key has all that the integers depend on, except the slots: the transform, the
-    rows and the clip norm of the features (None if features are not clipped). Transform
-    and rows are compared by identity. Rows for Gram matrices and Hessians are not kept,
-    because most fits request each of these once.
+    The key has the transform, the rows and the clip norm of the features (None if
+    features are not clipped). Besides these, the integers depend only on the positions
+    of rows. Transform and rows are compared by identity. Rows for Gram matrices and
+    Hessians are not kept, because most fits request each of these once.
     """
     statistic = ask.statistic
     # the rows of a statistic with its own `rows` depend on more than this key
@@ -179,7 +179,7 @@ def rows_key(ask: SumTask) -> tuple[Any, ...] | None:
 def factors(
     ask: SumTask, rows: IntegerRows, y: np.ndarray, used: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `Statistic.factors` of rows in used slots, computed by numpy."""
+    """Return `Statistic.factors` of a block's used rows, computed by numpy."""
     # unused rows get factors of zero, so every row takes the same operations
     keep = counting(ask.statistic, rows, y, used)
     chunk = Chunk(rows, y, keep, ask.weights, ask.clip_norm)

@@ -13,7 +13,7 @@ CONVERTED_ENTRIES = 1 << 18  # entries converted to integers: 2 MB per array; ch
 FACTOR_ROWS = 1024  # rows per batch of factors, for the cache; chosen
 
 # Checks.
-# Rows around the secret slot, which are added twice: 4 % of 50,000 rows; chosen.
+# Rows around the secret row, which are added twice: 4 % of 50,000 rows; chosen.
 CHECKED_PIECE_ROWS = 2048
 
 # Copies.

@@ -184,7 +184,7 @@ def known_answers(
 
 
 def _hostile(rng: np.random.Generator, k: int, d: int, m: int) -> Block:
-    """Return a block of k hostile rows, with invalid labels and padding slots."""
+    """Return a block of k hostile rows, with invalid labels and padding."""
     # a quarter has one entry at the clip norm, a quarter any size of float32
     quarter = k // 4
     half = k // 2

@@ -61,7 +61,8 @@ class Setting:
         False for a setting that only ablations may change.
     choices : sequence of str, or callable
         Valid strings of a field of type str, or a function that returns them. If empty,
-        the values of a Literal are valid; for any other type, every string.
+        every string is valid. (A field with a Literal type takes its valid strings from
+        the Literal.)
     shared : bool, default True
         False for a setting in which the processes of a run may differ.
     """
@@ -223,10 +224,9 @@ def typed(value: Any) -> str:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """Return whether a value of Python's own types is of type `kind`.
+    """Return whether a value of a built-in type is of type `kind`.
 
-    An int is also a float. A bool is neither, and an int beyond the range of a float is
-    neither.
+    An int is also a float. A bool, and an int beyond the range of a float, are neither.
     """
     if kind in (int, float):
         known = type(value) is int or (kind is float and type(value) is float)

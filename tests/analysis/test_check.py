@@ -80,7 +80,7 @@ def test_a_run_with_nothing_to_say_is_clean(run):
     found = read_run(run)
     assert check(found) == []
     (unknown,) = notes(found)  # the index has no images of the file
-    assert "may not recognize fits on the same images" in unknown
+    assert "can fail to recognize fits on the same images" in unknown
     assert records.SCHEMA == reports.SCHEMA
 
 

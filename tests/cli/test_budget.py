@@ -53,7 +53,7 @@ def test_a_first_fit_says_how_to_set_a_budget_before_it_charges(
     # then it is too late
     text = words(fitted("fit", features, *LS, "-o", tmp_path / "two"))
     assert command not in text
-    assert "It is too late to set one" in text
+    assert "it is too late to set one" in text
 
 
 def test_a_user_on_a_terminal_decides_before_the_first_charge(

@@ -407,7 +407,7 @@ def test_a_cap_without_groups_is_refused_and_groups_without_a_decision_are(
     assert said.count("on new rows of the same people") == 2
     capped = run.with_name("capped")
     cap = (*command[:2], "-o", capped, *command[4:], "--group-cap", 6)
-    assert "the unit of its first fit, which is single rows" in words(refusal(*cap))
+    assert "This ledger protects single rows, as its first" in words(refusal(*cap))
     own = ("--ledger", tmp_path / "own.sqlite")  # one ledger protects one unit
     fitted(*cap, *own)
     assert "people with several rows" not in dphead("check", capped).out
@@ -429,7 +429,7 @@ def test_the_first_fit_says_what_it_fixes_and_later_fits_may_have_another_cap(
     for folder in ("two", "five"):
         assert dphead("check", tmp_path / folder).code in (0, 1)
     image = (*command, "--protect", "image", "-o", tmp_path / "image")
-    assert "which is groups, got single rows" in words(refusal(*image))
+    assert "This ledger protects groups, as its first" in words(refusal(*image))
     own = ("--ledger", tmp_path / "own.sqlite")
     said = fitted(*image, *own)
     assert "No later fit can take --group-cap" in words(said.out + said.err)

@@ -47,7 +47,7 @@ def test_show_lists_every_fit_and_the_total(features, tmp_path):
         fit(features, tmp_path / f"run{i}", "--epsilon", epsilon)
     text = fitted("ledger", "show", features).out
     assert text.count("dp-ls") == 2
-    assert "so no fit is refused" in text
+    assert "The ledger refuses no fit" in text
     total = float(re.search(r"epsilon (\S+) spent in 2 fits", text)[1])
     assert 1.0 < total < 1.5
     # by the ledger's own path too

@@ -2,7 +2,7 @@
 
 from dphead.cli.text import filled, releases_table, section, table
 
-_SENTENCE = "dphead may not recognize fits on the same rows outside the id system. "
+_SENTENCE = "dphead can fail to recognize fits on the same rows outside the id system. "
 _COMMAND = "dphead fit features.h5 --split train --test-split test --epsilon 1 -o run"
 
 

@@ -328,7 +328,7 @@ def test_check_says_where_the_index_does_not_know_the_images(features, tmp_path)
     fit(features, tmp_path / "run")
     indexed(features)
     fit(features, tmp_path / "later")
-    unknown = "may not recognize fits on the same images"
+    unknown = "can fail to recognize fits on the same images"
     assert unknown in words(dphead("check", tmp_path / "run").out)
     assert unknown not in words(dphead("check", tmp_path / "later").out)
 
@@ -416,7 +416,7 @@ def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, 
     assert counted == recognized
     written = guarantee_of(run, read_known(run), {"class_names": []})
     assert (written["budget_of_all_fits"] is not None) == recognized
-    outside = "may not recognize fits on the same rows outside the id system clinic."
+    outside = "to recognize fits on the same rows outside the id system clinic."
     checked = words(dphead("check", run).out)
     assert [outside in text for text in (report["statement"], checked)] == [
         rows == "people"
@@ -467,7 +467,7 @@ def test_arrays_with_a_ledger_do_not_count_fits_in_other_ledgers(tmp_path):
     head.save(tmp_path / "run")
     said = report_of(tmp_path / "run")["statement"]
     assert "guarantee for all fits in this ledger is epsilon = 3" in said
-    assert "may not recognize fits on the same rows" in said
+    assert "can fail to recognize fits on the same rows" in said
     assert "Other fits from the same data are counted" not in said
 
 

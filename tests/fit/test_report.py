@@ -208,7 +208,7 @@ def test_the_statement_says_that_fits_on_copies_of_the_rows_may_be_uncounted(tmp
     for known in (True, False):
         text = built(ledger=book, known=known, epsilon=0.5)["statement"]
         counted = ("Other fits from the same data are counted", "only if it read all")
-        limited = ("may not recognize fits on the same images", "sqlite are counted.")
+        limited = ("to recognize fits on the same images", "sqlite are counted.")
         assert [part in text for part in counted] == [known] * 2
         assert [part in text for part in limited] == [not known] * 2
 

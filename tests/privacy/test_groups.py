@@ -252,7 +252,7 @@ def test_a_ledger_protects_one_unit(pair):
     """A group of one counted row is still a group: it is every row of a person."""
     ledger = Ledger()
     reserve(specs(pair[0]), ledger)
-    with pytest.raises(LedgerError, match="the unit of its first fit"):
+    with pytest.raises(LedgerError, match="as its first fit does"):
         reserve(specs(pair[1]), ledger)
     assert len(ledger.fits()) == 1
     assert json.loads(ledger.meta("group_cap")) == pair[0]

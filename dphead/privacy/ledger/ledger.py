@@ -145,8 +145,8 @@ class Ledger(LedgerFile):
             if kept is None and record.plans:
                 raise LedgerError(
                     "A budget can be set only before the first fit. The number of fits "
-                    f"in this ledger is {len(record.plans)}. Keep the ledger without a "
-                    "budget."
+                    f"in this ledger is {len(record.plans)}. Fit without a budget. "
+                    "`dphead ledger show` prints the spent epsilon."
                 )
             if kept not in (None, wanted):
                 raise LedgerError(
@@ -437,8 +437,8 @@ class Ledger(LedgerFile):
                 todo = "Drop `--group-cap` (`group_cap`), and use `--protect image`"
                 todo += " (`protect='image'`) if the source has groups"
             raise LedgerError(
-                "All fits of a ledger need the unit of its first fit, which is "
-                f"{first}, got {found}. {todo}."
+                f"This ledger protects {first}, as its first fit does, so it takes no "
+                f"fit that protects {found}. {todo}."
             )
 
     def resume(self, plan_hash: str, fit_id: str, store: Path) -> "Charge[Ledger]":

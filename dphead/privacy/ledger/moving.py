@@ -211,14 +211,17 @@ def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
 
 def _check_kinds(books: Sequence[Ledger]) -> None:
     """Raise LedgerError if the fits of ledgers differ in relation or unit."""
-    for key in ("relation", "group_cap"):
+    names = {"relation": "neighboring relation", "group_cap": "unit of privacy"}
+    for key, name in names.items():
         found = {book.path: _kinds(book) for book in books}
         kinds = {own[key]: path for path, own in found.items() if key in own}
         if len(kinds) > 1:
             told = " and ".join(f"{kind} ({path})" for kind, path in kinds.items())
             raise LedgerError(
-                f"Ledgers of {told} cannot be merged, because one ledger counts one "
-                f"{'relation' if key == 'relation' else 'unit'}. Keep the ledgers."
+                f"Ledgers of {told} cannot be merged: all fits of a ledger must have "
+                f"the same {name}. If nobody in this data set is in another data set "
+                "of the id system, add --new-people. Otherwise keep the ledgers, and "
+                "state the epsilon of each."
             )
 
 
@@ -322,12 +325,14 @@ def _check_target(source: Ledger, target: Ledger) -> None:
     if others == {AWAITS} and not begun:
         raise LedgerError(
             f"An earlier move of another ledger to {target.path} is not finished, so "
-            "this ledger was not moved. Keep this ledger, and finish the earlier move."
+            "this ledger was not moved. Keep this ledger, and type the command of the "
+            "earlier move again."
         )
     if others and not begun and not holds_all(source, target):
         raise LedgerError(
             f"{target.path} already has fits or a budget, so no other ledger can "
-            "move there. Keep both ledgers: they cannot be merged."
+            "move there. Keep both ledgers: they cannot be merged. `dphead ledger "
+            "show` prints the epsilon of each."
         )
 
 

@@ -113,7 +113,7 @@ class LedgerFile:
     ) -> None:
         # A fork or another process must not charge with this object (`_begun`).
         self.path, self._process = str(path), this_process()
-        # raises LedgerError if a charge may no longer be made (`fit.ledgers.charging`)
+        # raises LedgerError to forbid a charge (`fit.ledgers.charging`)
         self.before_commit: Callable[[], None] = lambda: None
         self.dataset_id, self.url, self._db = dataset_id, None, None
         # names of the file before links were followed: it may be noted under them

@@ -186,7 +186,7 @@ def add_gradient(
     used: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Add the softmax gradients of rows in used slots to out (n_classes, width) int64.
+    """Add the softmax gradients of used rows to out (n_classes, width) int64.
 
     rows.q is (k, width) int16. Raises ValueError if the shapes differ.
     """

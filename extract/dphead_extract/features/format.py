@@ -1,6 +1,6 @@
 """Define features.h5, the contract between extraction (PyTorch) and training (JAX).
 
-The modules of this format may import no other packages than numpy and h5py.
+The modules of this format must import only numpy and h5py, and no other packages.
 
 One row is one image, and its position is its identity. All datasets hold private
 values. ``config`` and ``salt`` are private too. ``config`` has a digest of the source,

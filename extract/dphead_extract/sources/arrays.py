@@ -101,8 +101,8 @@ def read_idx(path: Path) -> np.ndarray:
             return np.frombuffer(file.read(), np.uint8).reshape(shape)
     except (OSError, EOFError, zlib.error, LookupError, ValueError) as error:
         raise ExtractError(
-            f"{str(path)!r} is not a whole IDX file of 8-bit numbers. Download it "
-            "again."
+            f"{str(path)!r} is not a whole IDX file of 8-bit numbers. If it contains "
+            "8-bit numbers, download it again."
         ) from error
 
 

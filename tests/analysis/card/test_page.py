@@ -208,7 +208,7 @@ def test_a_card_says_whether_its_ledger_counts_fits_on_copies_of_the_rows(folder
             said = "One ledger counts all known fits; a limit" in card
             assert said == is_known, name
             assert ("only if it read all images of that source" in card) == is_known
-            copies = "may not recognize fits on the same rows under another data set id"
+            copies = "to recognize fits on the same rows under another data set id"
             assert (copies in card) != is_known, name
         status = statuses(report)["Several releases of the same data"]
         assert status == ("met" if is_known else "open")

@@ -103,7 +103,7 @@ def test_a_server_says_of_a_fit_what_a_file_says(team, dataset_id, tmp_path):
         plans = [
             ([spec.row() for spec in specs(1, sigma)], DELTA) for sigma in (1e3, 1)
         ]
-        with pytest.raises(LedgerError, match="the unit of its first fit"):
+        with pytest.raises(LedgerError, match="as its first fit does"):
             reserve(specs(1, 1e3, group_cap=2), ledger)
         told.append((ledger.fits(), ledger.facts(), ledger.spent(0.5), seals))
         told[-1] += (ledger.try_fits(plans),)
