@@ -1,6 +1,7 @@
 """Implement `dphead audit`, which attacks a method to bound epsilon from below."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,13 @@ def audit(
     fails, the claim is too small, or the canary moves a sum by more than its
     sensitivity.
 
+    If the fit has a --batch-size, type its number of rows in --sizes: the sampling
+    rate is the batch size, divided by the rows.
+
     \b
     dphead audit --method dp-ls --epsilon 8 --sizes 64,4,2 --fits 100000 \\
       -o audit/
-    dphead audit --config run/run.toml --sizes 64,4,2
+    dphead audit --config run/run.toml --sizes 5000,4,2
     """
     import json
 
@@ -76,8 +80,9 @@ def audit(
             f"--sizes {','.join(map(str, sizes))} has fewer than 2 rows or 2 classes. "
             "Type larger sizes, such as 64,4,2."
         )
-    name, solver, target, seed, facts = _made(facts, network, rest)
+    name, solver, target, seed, batch_size, facts = _made(facts, network, rest)
     plan = make_plan(solver, facts, **vars(target))
+    sampled = not all(event.is_full for event in plan.events())
     problems = worst_cases(facts, plan, fits)
     with shown("auditing") as progress:
         found = attack(
@@ -100,7 +105,16 @@ def audit(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / "audit.json", json.dumps(result, indent=2) + "\n")
-    _print(result)
+    _print(result, "noise, samples and sums" if sampled else "noise and sums")
+    if batch_size is not None and not sampled:
+        click.echo(
+            filled(
+                f"! With a batch size of {batch_size:,}, each batch has all "
+                f"{facts.n_rows:,} rows of --sizes. No sample is tested, and the claim "
+                "is that of full batches. Type the number of rows of the fit in "
+                "--sizes, which must be larger."
+            )
+        )
     if seed is not None:
         click.echo(
             filled(
@@ -115,7 +129,7 @@ def audit(
 
 
 def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return name, solver, target, seed and sizes of the fit to audit.
+    """Return name, solver, target, seed, batch size and sizes of the fit to audit.
 
     By default, a network is trained for one step, on all rows.
     """
@@ -132,22 +146,30 @@ def _made(facts: Any, network: str | None, rest: tuple[str, ...]) -> tuple[Any, 
             )
         made = make_method(options.method, facts, options.settings, options.preset)
         target = options.target(made.accountant, options.group_cap)
-        return options.method, made.solver, target, options.seed, facts
+        batch_size = options.settings.get("batch_size")
+        return options.method, made.solver, target, options.seed, batch_size, facts
     from dphead.finetune.audit import audited
 
     given = values_of(finetune, (*rest, "--model", network))
     if not (given["steps"] or given["epochs"]):
         given["steps"] = 1
-    given["batch_size"] = min(given["batch_size"] or facts.n_rows, facts.n_rows)
+    has_batches = given["batch_size"] or given["preset"]
+    if not has_batches:
+        given["batch_size"] = facts.n_rows
     options = options_of_training(given)
     if options.shape is None:
         raise ValueError("`--network` needs `--shape`. Add `--shape CHANNELS,H,W`.")
-    solver, facts = audited(options.settings, options.shape, facts, options.group_cap)
+    batch_size = options.settings.batch_size
+    used = min(batch_size or facts.n_rows, facts.n_rows)
+    settings = replace(options.settings, batch_size=used)
+    batch_size = batch_size if has_batches else None
+    solver, facts = audited(settings, options.shape, facts, options.group_cap)
     target = options.target("auto", *options.groups)
-    return f"network {network}", solver, target, options.seed, facts
+    return f"network {network}", solver, target, options.seed, batch_size, facts
 
 
-def _print(r: dict[str, Any]) -> None:
+def _print(r: dict[str, Any], tested: str) -> None:
+    """Print the results; `tested` says what the tests are of."""
     best, claim, laws = r["ceilings"], r["epsilon"], r["laws"]
     click.echo(
         f"{r['method']}, {r['fits_in_each_world']:,} fits with a canary and as many "
@@ -170,9 +192,9 @@ def _print(r: dict[str, Any]) -> None:
         rows.append([name, *("-" if v is None else to(v) for to, v in numbers)])
     click.echo(table(("", ">measured", ">perfect attack", ">claim"), rows))
     texts = [
-        f"{laws['tests']} tests of noise, samples and sums: {len(laws['failed'])} "
-        f"failed (smallest p-value {laws['least_p']:.2g}, {laws['least']}; a test "
-        f"fails below {laws['level']:.1g})"
+        f"{laws['tests']} tests of {tested}: {len(laws['failed'])} failed (smallest "
+        f"p-value {laws['least_p']:.2g}, {laws['least']}; a test fails below "
+        f"{laws['level']:.1g})"
     ]
     for test in laws["failed"]:
         texts.append(f"FAILED: {test['name']}, {test['about']}: {test['measured']}")

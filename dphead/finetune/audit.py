@@ -80,13 +80,13 @@ def audited(
     sums = _UsedRows(network, batch=16)
     # an audit takes the summation backend from the statistic
     statistic = replace(network.statistic, block_sum=lambda: sums)
-    epoch = s.epoch_steps(facts.n_rows)
+    prob = (s.batch_size or 0) / facts.n_rows if s.sampling == "poisson" else 1.0
     solver = NetworkDescent(
         statistic,
         network.start,
         steps=s.steps or 1,
-        epoch_steps=epoch,
-        sampling_prob=1.0 if epoch > 1 else (s.batch_size or 0) / facts.n_rows,
+        epoch_steps=s.epoch_steps(facts.n_rows),
+        sampling_prob=prob,
         noise_multiplier=s.noise_multiplier,
         **s.of(Step),
     )

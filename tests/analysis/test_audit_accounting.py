@@ -99,6 +99,7 @@ def test_a_correct_claim_is_not_exceeded_at_any_size(
     found = recomputed_epsilon(
         specs(sigma, count, prob, relation=relation), delta, relation
     )
+    assert found is not None
     assert 0.97 * claim < found <= claim / (1 - audit_accounting._ROUNDED)
 
 

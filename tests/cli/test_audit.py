@@ -23,7 +23,7 @@ def test_an_audit_prints_bounds_beside_ceilings_and_writes_them(tmp_path):
         "advantage",
         "passed",
         "epsilon, recomputed",
-        "tests of noise, samples and sums: 0 failed",
+        "tests of noise and sums: 0 failed",
         "probability at most 2e-06",
     ):
         assert text in printed
@@ -60,6 +60,18 @@ def test_a_runs_configuration_describes_the_audited_fit(tmp_path, run):
     found = json.loads((tmp_path / "audit.json").read_text())
     assert (found["epsilon"], found["group_cap"]) == (2, 2)
     assert "intercept=0.5" in found["solver"]
+
+
+def test_an_audit_without_samples_says_so(tmp_path):
+    (tmp_path / "run.toml").write_text("method='dp-sgd'\nset=['batch_size=20']")
+    given = ("audit", "--config", tmp_path / "run.toml", "--fits", 1, "--steps", 2)
+    sure = ("--confidence", 0.999999)
+    printed = words(fitted(*given, "--sizes", "10,3,2", *sure).out)
+    assert "tests of noise and sums: 0 failed" in printed
+    assert "! With a batch size of 20, each batch has all 10 rows" in printed
+    printed = words(fitted(*given, "--sizes", "40,3,2", *sure).out)
+    assert "tests of noise, samples and sums: 0 failed" in printed
+    assert "batch size" not in printed
 
 
 def test_a_sensitivity_that_is_too_small_ends_with_code_1(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from commands import fitted, refusal
+from commands import fitted, refusal, words
 from fits import with_noise
 from numpy.testing import assert_array_equal
 
@@ -99,8 +99,19 @@ def test_the_command_audits_a_network(tmp_path):
     sizes = "audit --sizes 20,192,2 --fits 5 --epsilon 4 --confidence 0.999999"
     network = "--network wrn-10-1 --shape 3,8,8 --clip-norm 0.001 --delta 1e-3"
     done = fitted(*f"{sizes} {network} -o {tmp_path}".split())
-    assert "tests of noise, samples and sums: 0 failed" in done.out
+    assert "tests of noise and sums: 0 failed" in done.out
+    assert "batch size" not in done.out
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["method"] == "network wrn-10-1"
     assert found["group_cap"] is None
     assert "needs `--shape`" in refusal(*sizes.split(), "--network", "wrn-10-1")
+
+
+def test_a_network_whose_batches_have_all_rows_is_audited_with_a_warning():
+    # a correct method fails with odds of at most 2e-6
+    sizes = "audit --sizes 20,192,2 --fits 1 --confidence 0.999999 --delta 1e-3"
+    network = "--network wrn-10-1 --shape 3,8,8 --clip-norm 0.001 --epsilon 4"
+    batches = "--batch-size 19 --sampling allocation"  # one batch of an epoch
+    printed = words(fitted(*f"{sizes} {network} {batches}".split()).out)
+    assert "each batch has all 20 rows of --sizes" in printed
+    assert "tests of noise and sums: 0 failed" in printed
