@@ -34,7 +34,7 @@ from dphead.privacy.ledger.moving import counted_data_sets
 from dphead.privacy.ledger.schema import HeldLedger, canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
-from dphead.privacy.ledger.store import IDENTITY, IN_MEMORY, MERGED, PEOPLE
+from dphead.privacy.ledger.store import IDENTITY, IN_MEMORY, INTO, MERGED, PEOPLE
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 from dphead.solvers.settings import MOST_RELEASES
 
@@ -537,7 +537,8 @@ def unread_place(book: Ledger) -> tuple[str | None, bool]:
     """
     place, there = moved_to(book)
     if place is None:
-        return (book.path, True) if book.joining() else (None, False)
+        begun = [book.path] if book.joining() else [book.meta(INTO)]
+        return begun[0], begun[0] is not None
     ended = book.meta(MERGED) is not None
     try:
         with closing(opened_beside(place, book)) as target:

@@ -33,7 +33,7 @@ from dphead.privacy.ledger.moving import (
     merge,
 )
 from dphead.privacy.ledger.server import team_url
-from dphead.privacy.ledger.store import MERGED, MOVED, PEOPLE, HeldLedger
+from dphead.privacy.ledger.store import INTO, MERGED, MOVED, PEOPLE, HeldLedger
 
 
 def declare_people(
@@ -124,7 +124,7 @@ def declare_people(
                 # fix the groups, so that no other home can charge fits of different
                 # groups to this ledger
                 if ledger.meta(MOVED) is None and ledger.meta(PEOPLE) is None:
-                    _fix(ledger, people, compared[dataset_id])
+                    _fix(ledger, people, compared[dataset_id], into=book.path)
             note_ledger(book.path, counts, book)  # notes the file behind a link
             # the shared ledger has groups of several data sets, so none are compared
             groups = compared[dataset_id] if new else None
@@ -254,8 +254,12 @@ def _confirm_infinite(sources: list[Ledger], target: Ledger, not_private: bool) 
         )
 
 
-def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
+def _fix(
+    book: Ledger, people: People, groups: Groups | None = None, into: str | None = None
+) -> None:
     """Store the declaration in the ledger, for files that were written before it.
+
+    With `into`, the ledger then takes no charge before it is merged into this ledger.
 
     Raises LedgerError if `groups` differ from those of its fits, or if it has a
     different declaration.
@@ -271,6 +275,8 @@ def _fix(book: Ledger, people: People, groups: Groups | None = None) -> None:
                 f"The ledger {book.path} already has a different declaration. Type "
                 f"dphead ledger people {found['system']} FILE{new}."
             )
+        if into is not None:
+            book.set_once(INTO, into)
         seals.seal(book)
 
 

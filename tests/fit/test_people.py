@@ -688,7 +688,7 @@ def test_a_ledger_takes_no_other_groups_while_it_is_merged(
     merge, compare = module.merge, Groups.compare
 
     def merged(sources, target):
-        with pytest.raises(LedgerError, match=f"belongs to the id system {clinic}"):
+        with pytest.raises(LedgerError, match="A merge of this ledger into"):
             charged_by_study()
         merge(sources, target)
 
@@ -898,6 +898,29 @@ def test_no_sum_of_the_shared_ledger_is_stated_before_a_merge_is_finished(
     found = read_known(run)
     assert not found.ended and len(found.fits or ()) == 3
     charge_groups(one)
+
+
+def test_a_ledger_that_will_be_merged_takes_no_fit_and_has_no_sum(
+    tmp_path, clinic, monkeypatch
+):
+    """It is declared already, and the shared ledger does not have its fits."""
+    made(tmp_path, "one", 0, "--people", clinic)
+    two, run = made(tmp_path, "two", 30), tmp_path / "run"
+    fitted("fit", two, "-o", run, *FIT)
+    book, open_before = open_ledger(None, id_of(two)), 0
+
+    def declared():
+        module.declare_people(two, clinic, False)
+
+    for _ in died_everywhere(monkeypatch, declared):
+        if book.meta(PEOPLE) is None or book.meta(MOVED) is not None:
+            continue
+        open_before += 1
+        assert read_known(run).ended
+        with pytest.raises(LedgerError, match="A merge of this ledger into"):
+            reserve(specs(1, 8.0, group_cap=2), book)
+    assert open_before  # at some points, the merge was declared, and not closed yet
+    assert not read_known(run).ended
 
 
 def test_commands_state_no_sum_of_an_unfinished_merge(tmp_path, clinic, monkeypatch):

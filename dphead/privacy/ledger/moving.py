@@ -191,7 +191,7 @@ def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
     target.check_open()
     for source in sources:
         source.check_open(but=MOVED)
-        source.check_joined()
+        source.check_joined(leaves=True)
         seals.check_undamaged(source)
         before = source.meta(MOVED)
         if before in (None, target.path):

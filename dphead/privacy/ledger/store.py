@@ -51,6 +51,7 @@ AWAITS = "awaits"  # key of a digest of the ledger that moves to this one
 MERGED = "merged"  # key of the data set that a closed ledger was merged into
 GROUPS = "groups"  # prefix of the key of a digest of groups; a key's name follows
 PEOPLE = "people"  # key of the declared id system, stored as JSON
+INTO = "into"  # key of the place into which a ledger will be merged
 COUNTS = "counts"  # prefix of the key of a merged data set; its id follows
 JOINS = "joins"  # prefix of the key of a merge that began; its number follows
 JOINED = "joined"  # prefix of the key of a finished merge; its number follows
@@ -362,13 +363,21 @@ class LedgerFile:
             if not {f"{JOINED} {n}", f"{COUNTS} {facts[k]}"} <= facts.keys()
         ]
 
-    def check_joined(self) -> None:
-        """Raise LedgerError if a merge into this ledger is not finished."""
+    def check_joined(self, leaves: bool = False) -> None:
+        """Raise LedgerError if a merge of this ledger, or into it, is not finished.
+
+        With `leaves`, it may be a merge of this ledger.
+        """
         if found := self.joining():
             raise LedgerError(
                 f"A merge of data set {found[0]} into this ledger is not finished, so "
                 "the sum of all fits is unknown. Nothing was charged or set. Repeat "
                 "the interrupted command `dphead ledger people` of its features files."
+            )
+        if not leaves and (into := self.meta(INTO)) and self.meta(MERGED) is None:
+            raise LedgerError(
+                f"A merge of this ledger into {into} is not finished. Nothing was "
+                "charged or set. Repeat the interrupted command `dphead ledger people`."
             )
 
     def count_fits(self) -> int:
