@@ -458,6 +458,7 @@ def notes(run: FinishedRun) -> list[str]:
             f"{more}: the ledger's plain sum is now epsilon "
             f"{rounded_up(run.spent_now.epsilon, 5)}, not the sum in the report"
         )
+    found += run.remarks
     if not run.files:
         found.append(
             "only a report was checked, without the head and other files of the run "

@@ -109,6 +109,8 @@ class FinishedRun:
     lost : str or None
         The run's ledger, or the given one, if it lacks fits that the run's ledger had
         when the report was written. `fits` is then None.
+    remarks : list of str
+        What `ledgers.read_known` could not look for.
     """
 
     report: dict[str, Any]
@@ -122,6 +124,7 @@ class FinishedRun:
     ended: bool = False
     limit: dict[str, Any] | None = None
     lost: str | None = None
+    remarks: Sequence[str] = ()
 
     @property
     def ledger_now(self) -> dict[str, Any]:

@@ -180,9 +180,11 @@ def _spent(book: Any, as_json: bool) -> None:
     say("Data set", book.meta("dataset_id") or "-")
     if fits:
         click.echo(_fits_table(fits))
-    others = charged_elsewhere(book.meta("dataset_id"), book.path)
-    if others:
-        say("Elsewhere", *(f"! not counted here: {o}" for o in others))
+    notes = list[str]()
+    others = charged_elsewhere(book.meta("dataset_id"), book.path, notes=notes)
+    if others or notes:
+        listed = (f"! not counted here: {o}" for o in others)
+        say("Elsewhere", *listed, *(f"! {note}" for note in notes))
     delta = fits[-1]["delta"] if fits else 1e-5
     # use the fits' smallest delta, because a larger one could hide what a fit spent
     if book.budget() is None:

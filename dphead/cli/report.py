@@ -86,13 +86,15 @@ def report(
 def note_changes(finished: Any) -> None:
     """Print which statements a later merge made false, and other ledgers of the images.
 
-    Also print whether later merges and fits are unknown here.
+    Also print whether later merges and fits, or shared images, are unknown here.
     """
     from dphead.analysis.check import outdated, uncounted
 
     _note([*outdated(finished), *uncounted(finished)])
     if (said := finished.about_unread()) is not None:
         say("Note", f"! {said}", err=True)
+    for remark in finished.remarks:
+        say("Note", f"! {remark}", err=True)
 
 
 def _note(findings: Iterable[Any]) -> None:

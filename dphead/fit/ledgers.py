@@ -60,6 +60,7 @@ from dphead.privacy.ledger.moving import (
     holds_all,
     move,
 )
+from dphead.privacy.ledger.schema import LacksRight
 from dphead.privacy.ledger.server import (
     NAME,
     held,
@@ -80,6 +81,11 @@ from dphead.privacy.ledger.store import (
 from dphead.privacy.rounding import as_declared
 
 _T = TypeVar("_T")
+_UNREAD_IMAGES = (
+    "shared images are not known here, because your role may not read the server's "
+    "index of images. Other data sets with these images can have further fits. A role "
+    "that may charge can list them"
+)
 _OTHER_HOME = (
     "Or set DPHEAD_HOME to another folder for data sets that share no images and no "
     "people with those of this home."
@@ -520,13 +526,16 @@ class Elsewhere:
         return f"the ledger {self.path} ({held})"
 
 
-def charged_elsewhere(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
+def charged_elsewhere(
+    dataset_id: str | None, *own: str | Path, notes: list[str] | None = None
+) -> list[Elsewhere]:
     """Return ledgers other than the run's that hold fits on its images or people.
 
     The list includes missing and unreadable ledgers, because they may hold fits. It is
-    empty without a data set id or without DPHEAD_HOME.
+    empty without a data set id or without DPHEAD_HOME. `notes` is as in `_known`.
     """
-    return [one for one in other_ledgers(dataset_id, *own) if one.fits != 0]
+    found = other_ledgers(dataset_id, *own, notes=notes)
+    return [one for one in found if one.fits != 0]
 
 
 def check_alone(
@@ -884,24 +893,39 @@ def _held_team(ledger: Ledger, sure: Callable[[], object]) -> Iterator[None]:
             ledger.before_commit = lambda: None
 
 
-def other_ledgers(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
+def other_ledgers(
+    dataset_id: str | None, *own: str | Path, notes: list[str] | None = None
+) -> list[Elsewhere]:
     """Return ledgers other than the run's that may have fits on a data set's rows.
 
     One ledger can count several data sets. The result has all ledgers of these data
     sets, and of each data set that shares images with one of them (proofs/people.md,
-    "Which ledgers a charge looks at").
+    "Which ledgers a charge looks at"). `notes` is as in `_known`.
     """
-    found = _known(dataset_id, *own)
+    found = _known(dataset_id, *own, notes=notes)
     return [one for one in found if not any(_one_place(one.path, p) for p in own)]
 
 
-def _known(dataset_id: str | None, *own: str | Path) -> list[Elsewhere]:
-    """Return the ledgers of `other_ledgers`, and the run's own."""
+def _known(
+    dataset_id: str | None, *own: str | Path, notes: list[str] | None = None
+) -> list[Elsewhere]:
+    """Return the ledgers of `other_ledgers`, and the run's own.
+
+    Commands that only read pass `notes`. If their role may not read the server's index
+    of images, a note is added there. For all others, this is an error.
+    """
     if dataset_id is None or not has_home():
         return []
     seen, found = _counted_with(dataset_id, *own)
-    both = product(image_indexes(), seen)
-    for overlap in [one for index, name in both for one in index.sharing(name)]:
+    overlaps = list[Overlap]()
+    for index in image_indexes():
+        try:
+            overlaps += [one for name in seen for one in index.sharing(name)]
+        except LacksRight:
+            if notes is None:
+                raise
+            notes.append(_UNREAD_IMAGES)
+    for overlap in overlaps:
         if overlap.dataset_id not in seen:
             names, theirs = _counted_with(overlap.dataset_id)
             seen += names
@@ -999,7 +1023,8 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     # a closed ledger can lead to several copies of the merged one
     closed = reported.path if ledger is None else ledger_path(ledger, None)
     places = [own.path, *([closed] if os.path.isfile(closed) else [])]
-    others = _known(dataset_id, *(places if found.limit else []))
+    remarks = list[str]()
+    others = _known(dataset_id, *(places if found.limit else []), notes=remarks)
     # A copy at the report's path that does not count the run can have later fits. It
     # can be unknown to this home, for example if arrays have no data set.
     unread = found.fits is None and not found.lost
@@ -1030,7 +1055,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
         for text, one in found.elsewhere
         if not is_listed(one, [*known, own], folder)
     ]
-    return replace(found, elsewhere=elsewhere)
+    return replace(found, elsewhere=elsewhere, remarks=remarks)
 
 
 def _copy_at(one: Elsewhere, known: Sequence[Elsewhere]) -> list[Elsewhere]:

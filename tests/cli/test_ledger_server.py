@@ -340,3 +340,33 @@ def test_a_saved_estimator_names_no_server(features, url, tmp_path):
     assert ledger["path"] == Ledger(url, id_of(features), read_only=True).path
     assert ledger["fits"] == 1 and ledger["elsewhere"] == []
     assert DPHeadClassifier.load(tmp_path / "run").predict(features).shape == (240,)
+
+
+def test_a_reader_without_the_index_of_images_reads_all_else(
+    features, url, team, tmp_path, monkeypatch
+):
+    """As the documentation grants it. A missing right is named, and no further one."""
+    run = tmp_path / "run"
+    fitted("fit", features, "-o", run, *LS, "--epsilon", 1)
+    for statement in (
+        "CREATE ROLE dora LOGIN PASSWORD 'secret'",
+        "GRANT USAGE ON SCHEMA dphead TO dora",
+        "GRANT SELECT ON ALL TABLES IN SCHEMA dphead TO dora",
+        "REVOKE SELECT ON dphead.images, dphead.secret FROM dora",
+    ):
+        team.run(statement)
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url("dora"))
+    shown = words(fitted("ledger", "show", features).out)
+    assert "epsilon 1 spent in 1 fit" in shown
+    told = (
+        shown,
+        dphead("check", run).out,
+        fitted("report", run, "-o", tmp_path / "report.html").err,
+    )
+    for text in told:
+        assert "shared images are not known here" in words(text)
+    rights = "grant it USAGE on schema dphead, and {} on dphead.{}, then"
+    with pytest.raises(LedgerError, match=rights.format("SELECT", "images")):
+        other_ledgers(id_of(features))  # as a charge does
+    with pytest.raises(LedgerError, match=rights.format("INSERT", "fits")):
+        reserve(specs(1, 8.0), Ledger(team.url("dora"), id_of(features)))

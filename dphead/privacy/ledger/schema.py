@@ -107,6 +107,10 @@ class HeldLedger(LedgerError):
     """
 
 
+class LacksRight(LedgerError):
+    """Raised if a database role lacks a right on a team's server."""
+
+
 class LostAnswer(LedgerError):
     """Raised if a failed COMMIT may have written its transaction.
 

@@ -37,7 +37,14 @@ from sqlalchemy import (
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from dphead.privacy.ledger.schema import FITS, PROGRESS, TABLES, HeldLedger, LedgerError
+from dphead.privacy.ledger.schema import (
+    FITS,
+    PROGRESS,
+    TABLES,
+    HeldLedger,
+    LacksRight,
+    LedgerError,
+)
 
 NAME = "postgresql:"  # prefix of the name of a ledger on a server, and of its URL
 # Match a ledger's name, which has the ids of its server and its data set.
@@ -366,8 +373,6 @@ def one_error() -> Iterator[None]:
 _NO_TABLES = "The team ledger's server has no dphead tables. Run dphead ledger init URL"
 _WORDS = {
     "55P03": "Another process holds the team ledger. Wait until it ends",
-    "42501": "Your role lacks a right on the team ledger. Ask the owner to grant it "
-    f"SELECT and INSERT on all views of schema {VIEWS}",
     "3F000": _NO_TABLES,
     "42P01": _NO_TABLES,
     "25006": "The team ledger's server takes no writes. Name the primary server",
@@ -399,6 +404,22 @@ _CONNECTING = {
 _SILENT_SERVER = "The team ledger's server does not answer. Try psql with the same URL"
 
 
+def _lacking(statement: str | None) -> LacksRight:
+    """Return the error for a statement that needs a right which the role lacks.
+
+    It names the rights of this statement only: a role that reads needs no INSERT.
+    """
+    kind = re.match(r"\s*(SELECT|INSERT)\b", statement or "")
+    views = dict.fromkeys(re.findall(rf"\b{VIEWS}\.\w+", statement or ""))
+    rights = "the privileges that docs/team-ledger.md lists"
+    if kind and views:
+        rights = f"USAGE on schema {VIEWS}, and {kind[1]} on {', '.join(views)}"
+    return LacksRight(
+        "Your role lacks a right on the team ledger. Ask the owner to grant it "
+        f"{rights}, then run this command again."
+    )
+
+
 def _error_of(error: exc.DBAPIError) -> LedgerError:
     """Return the error for a statement or a connection that a server refused."""
     # The driver's own words name hosts and users: they decide, and are not shown.
@@ -412,6 +433,8 @@ def _error_of(error: exc.DBAPIError) -> LedgerError:
                 (words for form, words in _CONNECTING.items() if re.search(form, said)),
                 found,
             )
+    elif state == "42501":
+        return _lacking(error.statement)
     else:
         kind = HeldLedger if state == "55P03" else LedgerError
         other = (
