@@ -123,7 +123,7 @@ def audit_mechanism(
             "The outputs of `function` have different shapes. Return arrays of one "
             "shape, such as a fixed number of summaries."
         )
-    values = np.array(runs).swapaxes(0, 1)
+    values = np.array(runs).reshape(fits, 2, -1).swapaxes(0, 1)
     half = fits // 2
     error = (1 - confidence) / 2
     scores, threshold = _attack(values[:, :half], values[:, half:], delta, error)
@@ -155,30 +155,48 @@ def _pickled(data: Any) -> bytes:
 
 
 def _numbers(output: Any) -> np.ndarray:
-    """Return an output as a new vector of float64.
+    """Return an output as a new array of float64.
 
     It is a copy, because a function can return one buffer in every run. Raises
-    ValueError if the output is not real, finite and exact in float64, or is empty.
+    ValueError if the output is not real, finite and exact in float64, is empty, or has
+    a mask.
     """
-    found = given = np.asarray(output)
-    if found.dtype.kind not in "biuf" or not found.size:
+    if _is_masked(output):
         raise ValueError(
-            f"An output of `function` has {found.size} values of type {found.dtype}. "
+            "An output of `function` is a masked array, and an attacker sees the mask "
+            "too. Return the values and the mask as numbers."
+        )
+    given = np.asarray(output)
+    if given.dtype.kind not in "biuf" or not given.size:
+        raise ValueError(
+            f"An output of `function` has {given.size} values of type {given.dtype}. "
             "Return real numbers, at least one. For example, return the real and the "
             "imaginary parts of a complex number."
         )
-    found = np.array(given, float).ravel()
+    found = np.array(given, float)
     if not np.isfinite(found).all():
         raise ValueError(
             "An output of `function` is not finite. Map such outputs to a number, "
             "because an attacker sees them too."
         )
-    if np.any(found.astype(given.dtype) != given.ravel()):
+    exact = bool(np.all(found.astype(given.dtype) == given))
+    if not hasattr(output, "dtype"):  # asarray may have rounded items, such as integers
+        items = np.asarray(output, object).flat
+        values = (item.item() if hasattr(item, "item") else item for item in items)
+        exact = exact and all(float(value) == value for value in values)
+    if not exact:
         raise ValueError(
-            f"An output of `function` has a value of type {given.dtype} that float64 "
-            "rounds. Return its high and low digits as two numbers."
+            f"An output of `function` has a value, read as type {given.dtype}, that "
+            "float64 rounds. Return its high and low digits as two numbers."
         )
     return found
+
+
+def _is_masked(output: Any) -> bool:
+    """Return whether an output is a masked array, or has one in its lists."""
+    if isinstance(output, list | tuple):
+        return any(map(_is_masked, output))
+    return np.ma.isMaskedArray(output)
 
 
 def _attack(
