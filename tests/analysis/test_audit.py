@@ -167,6 +167,12 @@ def test_a_plan_without_noise_is_refused():
         audit.attack(solver, plan, [], 1)
 
 
+def test_noise_of_few_units_is_refused():
+    solver, plan = planned("dp-ls", {}, epsilon=1e5)
+    with pytest.raises(ValueError, match="Type a smaller `--epsilon`"):
+        audit.attack(solver, plan, [worst_case(SMALL, plan)], 1)
+
+
 def test_a_claim_below_the_epsilon_of_the_releases_fails():
     """As of an accountant that takes 0.8 mu: another test fails with odds of 1e-7."""
     solver, plan = planned("prototypes", FLAT)
