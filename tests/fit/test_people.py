@@ -1214,7 +1214,7 @@ def test_an_import_declares_all_files_of_its_data_set(tmp_path, clinic):
 def declared_half(features, clinic, monkeypatch, name="merge"):
     """Declare a file's people as not new, and die."""
     with monkeypatch.context() as patch:
-        patch.setattr(module, name, lambda *_: 1 / 0)
+        patch.setattr(module, name, lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             module.declare_people(features, clinic, False)
 
