@@ -1,6 +1,6 @@
 """Run the missing fits of a paper's tables: `python -m benchmarks reproduce CLAIM`.
 
-Each fit is one JSON line in results/claims/PAPER.jsonl.
+Each fit adds one JSON line to results/claims/PAPER.jsonl.
 """
 
 from dataclasses import replace

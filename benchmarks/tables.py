@@ -1,6 +1,6 @@
 """Render stored results as Markdown tables.
 
-They are in benchmarks/TABLES.md, and between markers in README.md and pages of docs/.
+They are written to benchmarks/TABLES.md, and between markers in README.md and docs/.
 """
 
 import re

@@ -1,9 +1,10 @@
 """Audit mechanisms that lack the privacy that they claim.
 
 `python -m benchmarks defects` seeds one defect at a time in the running process, and
-audits it with the command's default number of fits. Results are stored in
-results/audit/defects.jsonl, and the table is in docs/audit.md. Each of HIDDEN is
-audited 20 times, as are correct methods (results/audit/repeats.jsonl).
+audits it with the command's default number of fits. The results are stored in
+results/audit/defects.jsonl, and the tables are written to docs/audit.md. Each defect of
+HIDDEN is audited 20 times. Correct methods are audited 20 times in all. These results
+are stored in results/audit/repeats.jsonl.
 """
 
 import time
@@ -603,7 +604,7 @@ LEVELS = (0.1, 0.01, 0.001, 0.0001)  # probabilities of a false alarm
 
 
 def run_repeats() -> None:
-    """Audit each of HIDDEN and correct methods several times."""
+    """Audit each defect of HIDDEN, and correct methods, several times."""
     source = provenance()
     stored = {r["audited"] for r in read(REPEATED_OUT)}
     for name, fits in FITS_NEEDED.items():

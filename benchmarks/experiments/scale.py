@@ -2,7 +2,7 @@
 
 `python -m benchmarks scale FOLDER` writes synthetic float16 features of ImageNet's size
 (1,664 columns, 1,000 classes) to FOLDER. It releases the Gram matrix and the class sums
-of the first n rows, streamed from disk, in a separate process, and stores
+of the first n rows, streamed from disk, in a separate process. It stores the times in
 results/scale. One pass computes both sums, and the time of this pass is the time of the
 Gram matrix. A few rows come first, to load libraries, because the first release of a
 process takes a second longer. Then come three passes, and the table has their medians.

@@ -178,7 +178,7 @@ class FinetuneOptions(RunOptions):
         if len(named) - named.count(None) > 1:
             raise ValueError(
                 "--same-data-as, --dataset-id and --new-data-set cannot be combined. "
-                "Keep one of these options."
+                "Drop all but one of these options."
             )
 
     @property

@@ -92,7 +92,7 @@ class Charge(Generic[_Book]):
         return int(number) if fit in ([], [self.fit_id]) else 0
 
     def leave(self) -> None:
-        """Unlock `store`, and remove it if it is empty. No value may be stored yet."""
+        """Unlock `store`, and remove it if empty. Call it before a value is stored."""
         if self.store is not None:
             (self.store / "lock").unlink()
             self._lock.close()
