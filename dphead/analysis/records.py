@@ -596,5 +596,5 @@ def _budget_in_words(budget: Any) -> str:
 def _changed(file: Path, name: str, found: object, but: str) -> ValueError:
     return ValueError(
         f"{file} has {name} {found}, but {but}. A file was modified after the fit. "
-        "Restore the run and its ledger from a backup."
+        "Restore the run folder from a backup, and keep the ledger in its place."
     )
