@@ -99,8 +99,8 @@ _RATES: dict[str, Callable[[int, int], float]] = {
     "step": lambda step, steps: 0.1 ** ((2 * step >= steps) + (4 * step >= 3 * steps)),
 }
 _RATE = Setting(
-    "Factor on the learning rate: cosine falls to 0, step divides by 10 at 1/2 and "
-    "3/4 of the steps.",
+    "Factor by which the learning rate is multiplied at each step. cosine: it falls "
+    "to 0. step: it is divided by 10 at 1/2 and 3/4 of the steps.",
     source=_DE22,
 )
 _AVERAGE = replace(
@@ -237,7 +237,7 @@ class Step:
         Factor on the mean clipped gradient: the noisy sum, divided by the expected
         batch size.
     learning_rate_schedule : {"constant", "cosine", "step"} or callable
-        Factor on the learning rate at each step, or a function of (step, number of
+        Factor of the learning rate at each step, or a function of (step, number of
         steps) that returns it. Default: "constant".
     momentum, beta2 : float, default 0.0 and 0.999
         Momentum of the optimizer, and Adam's beta2.

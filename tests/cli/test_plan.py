@@ -1,4 +1,4 @@
-"""`dphead plan`: what is printed, drawn and refused; what it may not touch."""
+"""`dphead plan`: what is printed, drawn and refused; what it must not touch."""
 
 import json
 import re

@@ -116,7 +116,7 @@ class Read(Exception):
 
 @pytest.fixture(autouse=True)
 def unreadable(monkeypatch, tmp_path):
-    """Rows that may not be read, since nothing may be charged."""
+    """Rows that must not be read, because nothing is charged."""
 
     def rows(*_, **__):
         raise Read

@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dphead
 from dphead.estimators.inputs import TrainingData, from_arrays
 
-# check: why a private fit may not pass it
+# check: why a private fit can fail it
 EXCUSED = {
     "check_dtype_object": "an object's own code would run, and could stop the fit",
     "check_classifiers_regression_target": "labels would be refused by their values",

@@ -18,7 +18,7 @@ from dphead.estimators.regression import clipped_target
 from dphead.privacy.ledger import Ledger
 
 N = 2000
-# check: why a private fit may not pass it
+# check: why a private fit can fail it
 EXCUSED = {"check_dtype_object": "an object's own code would run, and could stop it"}
 EXCUSED_TARGETS = EXCUSED | {
     "check_supervised_y_no_nan": "targets would be refused by their values"
