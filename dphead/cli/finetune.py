@@ -10,6 +10,7 @@ import click
 
 from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
 from dphead.cli.command import WithOptions, option_of
+from dphead.cli.fit import typed_settings
 from dphead.cli.options import PRINTED, check_private
 from dphead.cli.progress import is_first, shown
 from dphead.cli.text import releases_table, section
@@ -120,6 +121,6 @@ def options_of_training(given: dict[str, Any]) -> Any:
     from dphead.finetune.options import FinetuneOptions
     from dphead.finetune.settings import NAMES, make_settings
 
-    typed = {k: given[k] for k in NAMES & set(given)} | given["settings"]
+    typed = typed_settings(given, NAMES & set(given))
     settings, source = make_settings(typed, given["preset"], given["epsilon"])
     return made_from(FinetuneOptions, given, settings=settings, source=source)

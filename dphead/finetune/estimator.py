@@ -92,7 +92,7 @@ class DPFinetuneClassifier(PrivateClassifier):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        The classes, in the order of `classes`.
+        The classes, sorted. This is the order of the columns of `predict_proba`.
     network_ : Network
         The network.
     weights_ : ndarray of shape (size,)

@@ -82,6 +82,7 @@ class FinetuneOptions(RunOptions):
             "Public mean of pixels in [0, 1], as one value or one per channel. "
             "Default: the mean of the model.",
             read=of_colors,
+            resumed=True,
         ),
     ] = None
     std: Annotated[
@@ -90,6 +91,7 @@ class FinetuneOptions(RunOptions):
             "Public standard deviation of pixels in [0, 1], as one value or one per "
             "channel. Default: the value of the model.",
             read=of_colors,
+            resumed=True,
         ),
     ] = None
     same_data_as: Annotated[Path | None, SAME_DATA_AS] = None

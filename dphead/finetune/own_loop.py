@@ -111,12 +111,14 @@ class PrivateTraining:
     loss : callable
         Function of (model, x, y) that returns the loss of one row. x is a batch (1,
         ...) float32 of this row, or (views, ...) of its views. y has the index of its
-        class for each view. dphead alone calls it, under `torch.func`.
+        class among the sorted classes, for each view. dphead alone calls it, under
+        `torch.func`.
     rows : tuple of (array-like, array-like)
         Features (n, ...), and labels (n,). uint8 features are divided by 255.
         dphead copies both to memory.
     classes : sequence
-        The public classes. Rows with any other label add zero.
+        The public classes. Rows with any other label add zero. Outputs of the module
+        are in the order of the sorted classes.
     sampling_prob : float
         Probability that a row is in the batch of a step.
     steps : int

@@ -325,6 +325,9 @@ def test_another_option_does_not_continue_an_interrupted_run_and_is_named(tmp_pa
         finetune(replace(other, settings=replace(SETTINGS, learning_rate=0.25)))
     with pytest.raises(ValueError, match=r"--seed must be 3, .* got 4"):
         finetune(replace(other, seed=4))
+    # the earlier steps have images of a different scale
+    with pytest.raises(ValueError, match=r"--std must be none, .* got \[0.1\]"):
+        finetune(replace(other, std=(0.1,)))
     for command in (["check"], ["predict", "--", tmp_path / "images.npz"]):
         name, *more = command
         done = dphead(name, tmp_path / "run", *more)
@@ -621,6 +624,12 @@ def test_the_command_says_what_to_type_where_there_are_groups(tmp_path):
     assert not (tmp_path / "run").exists()
     more[-1] = "inf"  # nothing is protected, and nothing need be said
     assert command(tmp_path, *more, "--steps", "1", group=people).code == 0
+
+
+def test_a_setting_is_given_once(tmp_path):
+    """Otherwise a typed option would not replace that of --config."""
+    twice = ("--clip-norm", "1", "--set", "clip_norm=5")
+    assert "--set cannot repeat an option" in refused(command(tmp_path, *twice))
 
 
 def test_the_command_trains(tmp_path):
