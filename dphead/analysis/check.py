@@ -16,6 +16,7 @@ from dphead.analysis.protected import (
     about_copies,
     budget_is,
     kind_of,
+    largest_delta,
     made_of_images,
     name_unit_in,
     parts_of,
@@ -129,13 +130,16 @@ def _of_guarantee(run: FinishedRun) -> Iterator[Finding]:
             "Anyone who knows the seed can subtract the noise",
             "Fit again without --seed",
         )
-    if text := large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]):
+    delta = largest_delta(run.report)
+    if text := large_delta(g["epsilon"], delta, n_rows, g["group_cap"]):
         meets = "row at random meets" if g["group_cap"] is None else "group may meet"
         yield Finding(
             "delta >= 1/n",
             text.rstrip("."),
             f"A mechanism that publishes one whole {meets} such a delta",
-            "Fit again with a smaller --delta",
+            "Fit again with a smaller --delta"
+            if delta == g["delta"]
+            else "Do not state the budget: this delta is that of all fits",
         )
     tuning, fits = run.report["tuning"], run.report["ledger"]["fits"]
     uncharged = tuning == "charged" and fits < 2

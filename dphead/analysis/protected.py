@@ -204,6 +204,14 @@ def budget_is(ledger: dict[str, Any]) -> str:
     return "limit of a sum" if ledger.get("is_sum") else "guarantee"
 
 
+def largest_delta(report: dict[str, Any]) -> float:
+    """Return the delta of the fit, or of the guarantee for all fits if it is larger."""
+    delta, ledger = report["guarantee"]["delta"], report["ledger"]
+    if budget_is(ledger) == "guarantee":
+        return max(delta, ledger["budget"]["delta"])
+    return delta
+
+
 def counts_one_fit(ledger: dict[str, Any]) -> bool:
     """Return whether a ledger (a report's entry "ledger") could count one fit only.
 

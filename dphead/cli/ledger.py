@@ -259,6 +259,8 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
             "DPHEAD_LEDGER to this URL, and type a features file, for the ledger of "
             "its data set."
         )
+    if (text := _too_large(Path(which), epsilon, delta)) is not None:
+        raise ValueError(f"{text} Nothing was set. Use a smaller --delta.")
     (book,) = _open(which, write=True)
     fix_budget(book, epsilon, delta)
     if book.is_sum():  # a merge fixed this budget
@@ -269,7 +271,7 @@ def _budget(which: Any, epsilon: float, delta: float) -> None:
     beside = "The ledger is new. Its first fit decides which data set it counts."
     if book.meta("dataset_id"):
         beside = _of_same_rows(Path(which))
-    say("Budget", text, beside, *_too_large(Path(which), epsilon, delta))
+    say("Budget", text, beside)
     say("Ledger", book.path)
 
 
@@ -301,18 +303,17 @@ def _of_same_rows(which: Path) -> str:
         return recognized if knows_images(file) else images
 
 
-def _too_large(which: Path, epsilon: float, delta: float) -> list[str]:
-    """Return a warning if delta is too large for the images of a features file."""
+def _too_large(which: Path, epsilon: float, delta: float) -> str | None:
+    """Return why delta is too large for the rows of a features file, or None."""
     from dphead_extract.features.format import open_features
 
     from dphead.fit.files import is_features_file
     from dphead.planning.plan import large_delta
 
     if not is_features_file(which):
-        return []
+        return None
     with open_features(which) as file:
-        warning = large_delta(epsilon, delta, file.n_rows)
-    return [f"! {warning}"] if warning else []
+        return large_delta(epsilon, delta, file.n_rows)
 
 
 @ledger.command("verify")

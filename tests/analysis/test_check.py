@@ -13,10 +13,12 @@ from commands import (
     ledger_of,
     ledger_path_of,
     report_of,
+    words,
 )
 from safetensors.numpy import load_file, save_file
 
 from dphead.analysis import records
+from dphead.analysis.card.page import model_card
 from dphead.analysis.check import check, notes
 from dphead.analysis.protected import name_unit
 from dphead.analysis.records import read_run
@@ -105,6 +107,17 @@ def test_a_run_with_nothing_to_say_is_clean(run):
 )
 def test_settings_of_the_guarantee(tmp_path, options, expected):
     assert names(fit(tmp_path, options)) == expected
+
+
+def test_the_delta_of_all_fits_can_be_too_large(tmp_path):
+    """A budget is stated as the guarantee for all fits. Here, it fits no data set."""
+    book = tmp_path / "book.sqlite"
+    fitted("ledger", "budget", book, "--epsilon", 3, "--delta", 0.05)
+    found = read_run(fit(tmp_path, f"--epsilon 1 --ledger {book}"))
+    (said,) = (one for one in check(found) if one.name == "delta >= 1/n")
+    assert "got delta=0.05" in said.what and "budget" in said.todo
+    card = words(model_card(found.report))
+    assert "permits publishing whole rows | open | δ = 0.05 for all fits, 12" in card
 
 
 # --- changed reports ------------------------------------------------------------------

@@ -28,6 +28,7 @@ from dphead.analysis.protected import (
     describe_input,
     is_vague,
     kind_of,
+    largest_delta,
     made_of_images,
     name_counted,
     name_member,
@@ -230,7 +231,7 @@ def _facts_of(report: dict[str, Any]) -> dict[str, Any]:
     g, n_rows = report["guarantee"], report["data"]["n_rows"]
     limits = limits_of(report) if g["private"] else []
     replaced, thing = is_replaced(g["neighboring_relation"]), name_unit_in(report)
-    member = name_member(report)
+    member, delta = name_member(report), largest_delta(report)
     return {
         "report": report,
         "g": g,
@@ -256,7 +257,8 @@ def _facts_of(report: dict[str, Any]) -> dict[str, Any]:
         "alternative": alternative,
         "other_case": f"{'no other' if replaced else 'another'} {member}",
         "found": _findings(report),
-        "large_delta": large_delta(g["epsilon"], g["delta"], n_rows, g["group_cap"]),
+        "delta": delta,
+        "large_delta": large_delta(g["epsilon"], delta, n_rows, g["group_cap"]),
     }
 
 
