@@ -4,6 +4,7 @@ TAN is an approximation for planning and cheap simulations, never for charges.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -111,6 +112,16 @@ class Prediction(NamedTuple):
         )
 
 
+def check_sizes(batch_sizes: Sequence[float] | np.ndarray) -> None:
+    """Raise ValueError unless runs with these batch sizes give a line's interval."""
+    runs, different = len(batch_sizes), len(set(batch_sizes))
+    if runs < 3 or different < 2:
+        raise ValueError(
+            "--factors and --runs must give at least 3 runs and at least 2 different "
+            f"batch sizes, got {runs} and {different}. Use --factors 4,8,16."
+        )
+
+
 def predict_with_interval(
     batch_sizes: np.ndarray,
     accuracies: np.ndarray,
@@ -133,13 +144,9 @@ def predict_with_interval(
     """
     from scipy.stats import t
 
+    check_sizes(batch_sizes)
     x = np.log2(np.asarray(batch_sizes, float))
     y = np.asarray(accuracies, float)
-    if len(x) < 3 or len(np.unique(x)) < 2:
-        raise ValueError(
-            "--factors and --runs must give at least 3 runs and at least 2 different "
-            f"batch sizes, got {len(x)} and {len(np.unique(x))}. Use --factors 4,8,16."
-        )
     slope, intercept = np.polyfit(x, y, 1)
     target = math.log2(target_batch_size)
     middle = float(intercept + slope * target)

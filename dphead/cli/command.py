@@ -197,11 +197,17 @@ def others(command: str) -> Any:
 def values_of(command: click.Command, rest: Sequence[str]) -> dict[str, Any]:
     """Parse `rest`, the typed options of `command`, and return their values.
 
-    Nothing is written, so `--output` gets a dummy path.
+    Nothing is written, so `--output` gets a dummy path. Raises UsageError for
+    `--dry-run`.
     """
     root = click.get_current_context().find_root()
     given = [*rest, "--output", os.devnull]
-    return command.make_context(command.name, given, parent=root).params
+    found = command.make_context(command.name, given, parent=root).params
+    if found.pop("dry_run"):
+        raise click.UsageError(
+            f"--dry-run is for `dphead {command.name}` only. Drop --dry-run."
+        )
+    return found
 
 
 class WithSettings(WithOptions):

@@ -1,5 +1,6 @@
 """Implement `dphead tan`, which plans large-noise training [TAN23]."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -225,15 +226,26 @@ def _simulate(
     Describe the full run by the images and options of `dphead finetune`, or by a run's
     run.toml (--config). Give its noise multiplier, batch size and steps. The total
     amount of noise stays constant. Each cheap run would spend a very large epsilon, so
-    the images must be declared public (--public-rows).
+    the images must be declared public (--public-rows). The runs charge no ledger and
+    declare no people, and each has its own seed.
 
     \b
     dphead tan simulate --config run/run.toml --public-rows --factors 4,8
     """
     from dphead.analysis.sealed import write_json
     from dphead.finetune.tan import in_percent, predict_full_run, run_simulations
+    from dphead.fit.ledgers import IN_MEMORY
 
-    options = options_of_training(values_of(finetune, rest))
+    options = replace(
+        options_of_training(values_of(finetune, rest)),
+        epsilon=1e9,
+        accountant="rdp",
+        test_is="public",
+        ledger=IN_MEMORY,
+        people=None,
+        new_people=False,
+        tuning="public data",
+    )
     settings = options.settings
     full = (settings.batch_size, settings.noise_multiplier, settings.steps)
     names = ("--batch-size", "--noise-multiplier", "--steps")
@@ -255,7 +267,7 @@ def _simulate(
         settings,
         factors,
         range(runs),
-        partial(_simulated, options),
+        partial(_simulated, options, set()),
         data_is_public=public_rows,
         done=tell,
     )
@@ -288,31 +300,34 @@ def _described(settings: Any) -> str:
     )
 
 
-def _simulated(options: Any, settings: Any, seed: int) -> float:
+def _simulated(options: Any, told: set[str], settings: Any, seed: int) -> float:
     """Return the test accuracy of one training on public images.
 
-    The run spends a very large epsilon. `options` are those of the full run.
+    `options` are those of each run, without its folder, seed and settings. `told` are
+    the warnings so far.
     """
     import tempfile
-    from dataclasses import replace
 
+    from dphead.analysis.ledger_place import located
     from dphead.finetune.run import finetune as train
-    from dphead.fit.ledgers import IN_MEMORY
 
     with tempfile.TemporaryDirectory() as folder:
-        changed = replace(
-            options,
-            out=Path(folder) / "run",
-            epsilon=1e9,
-            accountant="rdp",
-            test_is="public",
-            ledger=IN_MEMORY,
-            people=None,
-            new_people=False,
-            seed=seed,
-            tuning="public data",
-            settings=replace(settings, init_seed=seed),
-        )
-        result = train(changed)
+        out = Path(folder) / "run"
+
+        def warn(fit: Any, _: Any) -> None:
+            """Print, once, each ledger with fits on the images."""
+            for one in fit.about.elsewhere:
+                text = (
+                    "! If these images are private, stop. The output is not charged to "
+                    f"the ledger {located(one['path'], out)}, which "
+                    f"{'may hold' if one['fits'] is None else 'holds'} fits on them."
+                )
+                if text not in told:
+                    told.add(text)
+                    click.echo(filled(text))
+
+        own = replace(settings, init_seed=seed)
+        changed = replace(options, out=out, seed=seed, settings=own)
+        result = train(changed, warn)
     assert result is not None
     return result["test"]["accuracy"]

@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dphead.analysis.tan import MIN_SIGMA, Prediction, predict_with_interval
+from dphead.analysis.tan import (
+    MIN_SIGMA,
+    Prediction,
+    check_sizes,
+    predict_with_interval,
+)
 from dphead.finetune.choose import Schedule, schedule
 from dphead.finetune.settings import Settings
 from dphead.planning.plan import Target, check_budget
@@ -122,7 +127,7 @@ def run_simulations(
     settings : Settings
         The full run's settings, with noise multiplier, batch size and steps.
     factors : sequence of float
-        At least two factors k above 1.
+        Factors k above 1.
     seeds : sequence of int
         Seeds to train with at each factor.
     train : callable
@@ -140,8 +145,8 @@ def run_simulations(
     Raises
     ------
     ValueError
-        If the data are not public, if there are too few factors, or if a factor is at
-        most 1 or above the batch size.
+        If the data are not public, if there are too few runs (`check_sizes`), or if a
+        factor is at most 1 or above the batch size.
 
     References
     ----------
@@ -152,21 +157,22 @@ def run_simulations(
             "simulated runs need public data. If the images are public, add "
             "--public-rows. Else train once with `dphead finetune`."
         )
-    if len(set(factors)) < 2 or min(factors) <= 1:
+    if min(factors) <= 1:
         raise ValueError(
-            "--factors needs at least two numbers above 1, got "
+            "--factors must be numbers above 1, got "
             f"{','.join(f'{k:g}' for k in factors)}. Use 4,8,16."
         )
     sigma, batch = settings.noise_multiplier, settings.batch_size
     assert sigma is not None
     assert batch is not None
+    if max(factors) > batch:
+        raise ValueError(
+            f"--factors must be at most the batch size {batch}, got {max(factors):g}. "
+            "Use smaller factors."
+        )
+    check_sizes([round(batch / k) for k in factors for _ in seeds])
     found = []
     for factor in sorted(factors, reverse=True):
-        if factor > batch:
-            raise ValueError(
-                f"--factors must be at most the batch size {batch}, got {factor:g}. "
-                "Use smaller factors."
-            )
         size, noise = round(batch / factor), sigma / factor
         small = replace(settings, batch_size=size, noise_multiplier=noise)
         for seed in seeds:

@@ -267,6 +267,11 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.test_is == "public" and self.test is None and self.test_split is None:
+            raise ValueError(
+                "--test-is public needs test images. Name them by --test or "
+                "--test-split."
+            )
         found = presets.delta_of(self.preset, self.delta)
         object.__setattr__(self, "delta", found)  # the class is frozen
 

@@ -207,6 +207,12 @@ def test_test_figures_are_in_the_files_only_if_the_test_rows_are_public(
     assert ("declared public" in report["statement"]) == (scope == "public")
 
 
+def test_public_test_rows_must_be_named(features, run):
+    public = ("fit", features, "-o", run, *LS, "--test-is", "public")
+    assert "--test-is public needs test images" in refusal(*public)
+    assert charges() == 0
+
+
 @pytest.mark.parametrize(
     "test, epsilon", [("--test-split all", 4), ("--test {}", "inf"), ("--test copy", 4)]
 )

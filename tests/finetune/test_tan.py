@@ -5,9 +5,10 @@ import re
 
 import numpy as np
 import pytest
-from commands import dphead, refused, words
+from commands import dphead, features_file, fit, id_of, refused, words
 from finetune.core import images_file
 
+from dphead.analysis.ledger_place import default_ledger_path
 from dphead.analysis.tan import Prediction
 from dphead.finetune.settings import Settings
 from dphead.finetune.tan import (
@@ -55,9 +56,12 @@ def test_simulations_run_on_public_data_only_and_predict_from_their_line():
 
     with pytest.raises(ValueError, match="need public data"):
         run_simulations(FULL, [2, 4], [0], train, data_is_public=False)
+    with pytest.raises(ValueError, match="must be numbers above 1, got 1,2"):
+        run_simulations(FULL, [1, 2], [0, 1], train, data_is_public=True)
+    for few, said in (([2, 4], "got 2 and 2"), ([2, 2, 2], "got 3 and 1")):
+        with pytest.raises(ValueError, match=said):
+            run_simulations(FULL, few, [0], train, data_is_public=True)
     assert not seen
-    with pytest.raises(ValueError, match="two numbers above 1"):
-        run_simulations(FULL, [2], [0], train, data_is_public=True)
     runs = run_simulations(FULL, [2, 4, 8], [0, 1], train, data_is_public=True)
     assert seen == [(size, seed) for size in (4, 8, 16) for seed in (0, 1)]
     prediction = predict_full_run(runs, 32)
@@ -111,6 +115,39 @@ def test_show_prints_its_table():
     done = command(*f"show --n-rows 50000 --delta 1e-5 {sizes}".split())
     for part in ("0.9654", "7.484", "not a guarantee"):
         assert part in done.out, done.err
+
+
+def test_simulate_trains_nothing_without_test_rows_or_enough_runs(tmp_path):
+    path = features_file(tmp_path / "maps.h5", n=40)
+    full = (
+        f"simulate {path} --shape 12 --public-rows --factors 2,4 --batch-size 8 "
+        "--noise-multiplier 2 --steps 1"
+    ).split()
+    assert "needs test images" in refused(command(*full))
+    tested = (*full, "--test", path)
+    assert "--dry-run is for `dphead finetune`" in refused(
+        command(*tested, "--dry-run")
+    )
+    assert "at least 3 runs" in refused(command(*tested, "--runs", 1))
+
+
+def test_simulate_warns_once_of_a_ledger_with_fits_on_the_images(tmp_path, monkeypatch):
+    monkeypatch.setattr("dphead.fit.report.all_profiles", lambda *_: {})
+    monkeypatch.syspath_prepend(tmp_path)
+    model = "from torch import nn\ndef network(n): return nn.Linear(12, n)\n"
+    (tmp_path / "tan_model.py").write_text(model)
+    path = features_file(tmp_path / "maps.h5", n=40)
+    test = features_file(tmp_path / "test.h5", n=40, seed=1)
+    fit(path, tmp_path / "run", "--delta", 1e-3)
+    done = command(
+        *f"simulate {path} --test {test} --public-rows --factors 2,4 --batch-size 8 "
+        "--noise-multiplier 2 --steps 1 --delta 1e-3 --model tan_model:network".split()
+    )
+    assert done.code == 0, done.err
+    said = words(done.out)
+    assert said.count("If these images are private, stop.") == 1
+    assert said.index("private, stop") < said.index("seed 0")
+    assert f"the ledger {default_ledger_path(id_of(path))}, which holds fits" in said
 
 
 def test_simulate_trains_on_public_images_and_refuses_private_ones(

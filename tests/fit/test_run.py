@@ -144,15 +144,16 @@ def test_a_split_is_the_rows_of_that_split(tmp_path, monkeypatch):
     names = {"split": split, "split_names": ("train", "test")}
     write_features(both, x, y, CLASSES, **names)
     for k, name in enumerate(names["split_names"]):
-        here = split == k
-        write_features(tmp_path / f"{name}.h5", x[here], y[here], CLASSES)
+        own = split == k
+        write_features(tmp_path / f"{name}.h5", x[own], y[own], CLASSES)
     given = ("--seed", 2, NOT_PRIVATE, "--test-is", "public")
-    assert "--split" in refusal("fit", both, "-o", tmp_path / "none", *given)
+    here = ("--test-split", "test")
+    assert "--split" in refusal("fit", both, "-o", tmp_path / "none", *given, *here)
     fit(tmp_path / "train.h5", alone, *given, "--test", tmp_path / "test.h5")
     for memory in (1 << 30, 1000):
         monkeypatch.setattr("dphead.fit.memory.DEFAULT_BYTES", memory)
         run = tmp_path / str(memory)
-        fit(both, run, *given, "--split", "train", "--test-split", "test")
+        fit(both, run, *given, "--split", "train", *here)
         assert report_of(run)["data"]["n_rows"] == 200
         assert report_of(run)["test"] == report_of(alone)["test"]
         heads = [open_head(folder)[0].weights for folder in (run, alone)]
