@@ -366,6 +366,21 @@ def test_a_file_without_class_names_takes_those_declared(tmp_path, blobs):
     assert model.score(tmp_path / "bare.h5") > 0.8
 
 
+def test_a_setting_is_a_parameter_or_in_settings_not_both(blobs):
+    x, y = blobs
+    given = {"method": "dp-ls", "classes": range(3), "delta": 1e-4}
+    model = dphead.DPHeadClassifier(
+        unit_norm=True,
+        settings={"unit_norm": False},
+        ledger=(book := Ledger()),
+        **given,
+    )
+    with pytest.raises(ValueError, match="'unit_norm' in both"):
+        model.fit(x, y)
+    assert not book.fits()
+    model.set_params(unit_norm=None).fit(x, y)
+
+
 def test_means_of_groups_stand_for_their_rows(blobs, tmp_path):
     """As if each group had its means alone; files are in privacy/test_group_means."""
     x, y = blobs

@@ -63,6 +63,11 @@ class _Asked:
                 f"`--weights` is for heads, but {self.run} holds a network. Remove "
                 "`--weights`."
             )
+        if self.model is not None and not self.of_network:
+            raise ValueError(
+                f"`--model` is for networks, but {self.run} holds none. Remove "
+                "`--model`."
+            )
 
     def roles(self, embeddings: bool = False) -> Columns:
         """Return the declared columns, for a table of images or for embeddings.
@@ -75,6 +80,19 @@ class _Asked:
                 f"{self.source}. Drop features=NAME."
             )
         return self.columns
+
+    def check_features(self, kind: str) -> None:
+        """Raise ValueError for an option that is for images, if SOURCE has features."""
+        given = {
+            "--layout": self.layout is not None,
+            "--weights": self.weights != (),
+            "--device": self.device not in ("auto", "cpu"),
+        }
+        if wrong := [option for option, used in given.items() if used]:
+            raise ValueError(
+                f"{wrong[0]} is for images, and {self.source} is {kind}. Drop "
+                f"{wrong[0]}."
+            )
 
     @property
     def of_network(self) -> bool:
@@ -241,9 +259,11 @@ def _features(
     made = open_head(asked.run)[1].get("extraction")
     if files.is_features_file(asked.source):
         files.check_layout(asked.source, asked.layout, asked.roles())
+        asked.check_features("a features file")
         return asked.source, asked.split
     output = Path(folder, "features.h5")
     if asked.source.is_file() and not made_of_images(made):
+        asked.check_features("a file of embeddings")
         backbone = files.import_like(
             asked.run, asked.source, output, labeled, asked.roles(embeddings=True)
         )

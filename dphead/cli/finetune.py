@@ -10,7 +10,6 @@ import click
 
 from dphead.cli.budget import before_charge, budget_on_refusal, offer_budget
 from dphead.cli.command import WithOptions, option_of
-from dphead.cli.fit import typed_settings
 from dphead.cli.options import PRINTED, check_private
 from dphead.cli.progress import is_first, shown
 from dphead.cli.text import releases_table, section
@@ -120,7 +119,9 @@ def options_of_training(given: dict[str, Any]) -> Any:
 
     from dphead.finetune.options import FinetuneOptions
     from dphead.finetune.settings import NAMES, make_settings
+    from dphead.solvers.settings import given_once
 
-    typed = typed_settings(given, NAMES & set(given))
+    own = {name: given[name] for name in NAMES & set(given)}
+    typed = given_once(own, given["settings"])
     settings, source = make_settings(typed, given["preset"], given["epsilon"])
     return made_from(FinetuneOptions, given, settings=settings, source=source)

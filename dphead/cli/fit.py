@@ -3,7 +3,6 @@
 `dphead.fit.run` fits the head. Heavy modules are imported only when the command runs.
 """
 
-from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -90,20 +89,8 @@ def options_of_fit(given: dict[str, Any]) -> Any:
 
     from dphead.fit.options import FitOptions
     from dphead.planning.methods import options
+    from dphead.solvers.settings import given_once
 
-    settings = typed_settings(given, (one.name for one, _ in options()))
+    own = {one.name: given[one.name] for one, _ in options()}
+    settings = given_once(own, given["settings"])
     return made_from(FitOptions, given, settings=settings)
-
-
-def typed_settings(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the settings that were given by options of these names, or by --set.
-
-    Raises click.UsageError if one was given by both.
-    """
-    own = {name: given[name] for name in names if given[name] is not None}
-    if twice := own.keys() & given["settings"]:
-        raise click.UsageError(
-            f"--set cannot repeat an option, got --set {min(twice)}=... and "
-            f"--{min(twice).replace('_', '-')}. Drop one of them."
-        )
-    return given["settings"] | own

@@ -53,7 +53,8 @@ _OF_FITS = ("protect", "ledger")  # options that only --fits uses
 @click.option(
     "--n-rows",
     type=values.NATURAL,
-    help="Number of private images in the planned fit. The number must be public.",
+    help="Number of private images in the planned fit. The number must be public. "
+    "--fits needs it under --relation add_remove only.",
 )
 @click.option(
     "--fits",
@@ -99,8 +100,19 @@ def plan(
     dphead plan private.h5 --epsilon 0.5 --fits 4
     """
     of_fits = {name: given.pop(name) for name in _OF_FITS}
+    unused, todo = of_fits, "for --fits. Add --fits N, or drop"
+    if fits is not None:
+        unused = {"json": as_json, "draws": given["draws"], "public_rows": public_rows}
+        if given["relation"] != "add_remove":
+            unused["n_rows"] = given["n_rows"]
+        todo = "for a forecast, without --fits. Drop"
+    for name, value in unused.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} is {todo} {option}.")
     asked = {name: value for name, value in given.items() if value is not None}
     if fits is not None:
+        asked["nominal_n"] = asked.pop("n_rows", None)
         _check_budget(fits, asked | of_fits | {"features": features, "split": split})
         return
     if "n_rows" not in asked:

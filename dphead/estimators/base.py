@@ -42,7 +42,7 @@ from dphead.planning.plan import Target, check_facts, check_unit
 from dphead.privacy.ledger.store import IN_MEMORY
 from dphead.solvers.base import ProblemInfo
 from dphead.solvers.head import AccuracyEstimate, LinearHead
-from dphead.solvers.settings import Setting, check_settings
+from dphead.solvers.settings import Setting, check_settings, given_once
 from dphead.sums.hosts import all_or_none
 
 if TYPE_CHECKING:
@@ -432,10 +432,10 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         return make_method(self.method, facts, self._options(), self.preset)
 
     def _options(self) -> dict[str, Any]:
-        """Return the method's settings by name, with None for defaults."""
+        """Return the given settings by name."""
         names = (f.name for f in fields(self) if f.name not in _NO_SETTINGS)
         given = {name: getattr(self, name) for name in names}
-        return given | (getattr(self, "settings", None) or {})
+        return given_once(given, getattr(self, "settings", None) or {})
 
     def _training_data(
         self, X: Any, y: Any, groups: Any

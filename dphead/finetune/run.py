@@ -448,6 +448,8 @@ def network_spec(
 ) -> NetworkSpec:
     """Return the network that the settings describe, and its inputs."""
     model = ModelSpec(**settings.of(ModelSpec))
+    if not pixels and (mean, std) != (None, None):
+        raise ValueError("`mean` and `std` are for images of dtype uint8. Drop them.")
     # unused without pixels
     scale = pixel_scale(model, shape[0], mean, std) if pixels else (0.5, 0.25)
     return NetworkSpec(

@@ -157,18 +157,13 @@ def run_simulations(
             "simulated runs need public data. If the images are public, add "
             "--public-rows. Else train once with `dphead finetune`."
         )
-    if min(factors) <= 1:
-        raise ValueError(
-            "--factors must be numbers above 1, got "
-            f"{','.join(f'{k:g}' for k in factors)}. Use 4,8,16."
-        )
     sigma, batch = settings.noise_multiplier, settings.batch_size
     assert sigma is not None
     assert batch is not None
-    if max(factors) > batch:
+    if not 1 < min(factors) <= max(factors) <= batch:
         raise ValueError(
-            f"--factors must be at most the batch size {batch}, got {max(factors):g}. "
-            "Use smaller factors."
+            f"--factors must be above 1 and at most the batch size {batch}, got "
+            f"{','.join(f'{k:g}' for k in factors)}. Use 4,8,16."
         )
     check_sizes([round(batch / k) for k in factors for _ in seeds])
     found = []
@@ -188,7 +183,7 @@ def predict_full_run(runs: Sequence[Simulated], batch_size: float) -> Prediction
     The prediction has an interval of 95 %.
     """
     sizes, accuracies = np.array([(r.batch_size, r.accuracy) for r in runs]).T
-    return predict_with_interval(sizes, accuracies, batch_size, 0.95)
+    return predict_with_interval(sizes, accuracies, batch_size)
 
 
 def decide(predictions: dict[int, Prediction]) -> tuple[int, str]:

@@ -394,7 +394,8 @@ def check_layout(path: Path, layout: str | None, columns: Columns) -> None:
 
 
 _OF_DATA_SETS = ("same_data_as", "dataset_id", "new_data_set")
-_OF_IMAGES = ("bits", "intensity", "image_size", "mean", "std", "people")
+_OF_IMAGES = ("bits", "intensity", "image_size", "mean", "std", "people", "new_people")
+_OF_LABELS = ("folder_names_are_public", "allow_unlabeled")
 
 
 def check_kind(options: Any, path: Path) -> None:
@@ -405,9 +406,11 @@ def check_kind(options: Any, path: Path) -> None:
     kinds, names = ("features files", "has images"), ("shape",)
     if is_features_file(path):
         kinds = "images", "is a features file"
-        names = *_OF_IMAGES, *_OF_DATA_SETS
+        names = *_OF_IMAGES, *_OF_DATA_SETS, *_OF_LABELS
+    labels = options.classes.folder_names_public, options.classes.allow_unlabeled
+    given = vars(options) | dict(zip(_OF_LABELS, labels, strict=True))
     for name in names:
-        if (value := getattr(options, name)) is None or value is False:
+        if (value := given[name]) is None or value is False:
             continue
         option = f"--{name.replace('_', '-')}"
         todo = f"Drop {option}"

@@ -8,6 +8,7 @@ The declaration gives the check in the solver (`check_settings`), the options of
 `dphead fit`, the estimators' documentation and docs/settings.md.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,18 @@ def check_settings(settings: Any) -> None:
         if not declared.holds(value):
             raise ValueError(f"{name} must be {declared.must_be}, got {typed(value)}.")
         object.__setattr__(settings, name, value)  # the class may be frozen
+
+
+def given_once(own: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that have an option or parameter of their own, and all others.
+
+    `own` has None for settings that were not given. Raises ValueError for a setting in
+    both.
+    """
+    given = {name: value for name, value in own.items() if value is not None}
+    if twice := given.keys() & settings:
+        raise ValueError(
+            "--set (`settings`) cannot repeat an option (a parameter), got "
+            f"{min(twice)!r} in both. Drop one of them."
+        )
+    return given | settings

@@ -113,6 +113,17 @@ def test_several_fits_are_tried_on_a_budget_together(features, tmp_path):
     assert "! The ledger refuses fit 5 of 6" in words(done)
     assert charges() == 0
     assert "needs --n-rows" in refusal("plan", features)
+    private = fitted(*plan, 1, "--relation", "add_remove", "--n-rows", 240)
+    assert "the ledger takes all of them" in words(private)
+
+
+def test_an_option_of_a_forecast_is_refused_with_fits_and_the_reverse(features):
+    several = ("plan", features, "--fits", 1)
+    for given in (["--json"], ["--n-rows", 240], ["--draws", 2], ["--public-rows"]):
+        assert f"{given[0]} is for a forecast" in refusal(*several, *given)
+    forecast = ("plan", features, "--public-rows", "--n-rows", 240)
+    for given in (["--ledger", "book.sqlite"], ["--protect", "image"]):
+        assert f"{given[0]} is for --fits" in refusal(*forecast, *given)
 
 
 def test_a_budget_of_images_is_offered_for_their_own_ledger(

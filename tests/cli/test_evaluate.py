@@ -150,6 +150,22 @@ def test_unusable_input_is_refused(made, tmp_path):
     assert len(table((tmp_path / "out.csv").read_text())) == 120
 
 
+def test_an_option_that_a_head_does_not_use_is_refused(made, tmp_path):
+    run, test = made
+    x, y = rows(20)
+    table = tmp_path / "emb.npz"
+    np.savez(table, features=x, label=np.array(CLASSES)[y])
+    for given, of in (
+        (("--layout", "split/class"), "is for folders of images"),
+        (("--weights", test), "is for images"),
+        (("--device", "cuda"), "is for images"),
+        (("--model", "own:network"), "is for networks"),
+    ):
+        assert f"{of}" in refusal("evaluate", run, test, *given)
+        assert " is for " in refusal("predict", run, table, *given)
+    fitted("evaluate", run, test, "--device", "cpu")
+
+
 def test_evaluate_refuses_rows_of_other_classes_or_without_labels(made, tmp_path):
     """The labels of another order of classes are other labels."""
     run, _ = made

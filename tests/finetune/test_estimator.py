@@ -262,6 +262,9 @@ def test_images_that_are_not_uint8_are_refused():
     x, y = data()
     with pytest.raises(ValueError, match="uint8"):
         classifier().fit(x.astype(float), y)
+    for given in ({"mean": 0.0}, {"std": 9.0}):
+        with pytest.raises(ValueError, match="`mean` and `std` are for images"):
+            classifier(model=module(), **given).fit(x.astype(float), y)
 
 
 @pytest.mark.filterwarnings("ignore::dphead.PrivacyWarning")

@@ -629,7 +629,7 @@ def test_the_command_says_what_to_type_where_there_are_groups(tmp_path):
 def test_a_setting_is_given_once(tmp_path):
     """Otherwise a typed option would not replace that of --config."""
     twice = ("--clip-norm", "1", "--set", "clip_norm=5")
-    assert "--set cannot repeat an option" in refused(command(tmp_path, *twice))
+    assert "cannot repeat an option" in refused(command(tmp_path, *twice))
 
 
 def test_the_command_trains(tmp_path):

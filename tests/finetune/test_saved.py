@@ -163,6 +163,9 @@ def test_what_cannot_be_measured_is_refused(folder, arguments, message):
         ("--same-data-as maps.h5", "Write the file again with --same-data-as"),
         (f"--dataset-id {'ab' * 16}", "Write the file again with --dataset-id"),
         ("--new-data-set", "Write the file again with --new-data-set"),
+        ("--new-people", "Drop --new-people"),
+        ("--allow-unlabeled", "Drop --allow-unlabeled"),
+        ("--folder-names-are-public", "Drop --folder-names-are-public"),
     ],
 )
 def test_an_option_of_images_is_refused_for_a_features_file(

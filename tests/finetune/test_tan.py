@@ -56,7 +56,9 @@ def test_simulations_run_on_public_data_only_and_predict_from_their_line():
 
     with pytest.raises(ValueError, match="need public data"):
         run_simulations(FULL, [2, 4], [0], train, data_is_public=False)
-    with pytest.raises(ValueError, match="must be numbers above 1, got 1,2"):
+    with pytest.raises(
+        ValueError, match="above 1 and at most the batch size 32, got 1,2"
+    ):
         run_simulations(FULL, [1, 2], [0, 1], train, data_is_public=True)
     for few, said in (([2, 4], "got 2 and 2"), ([2, 2, 2], "got 3 and 1")):
         with pytest.raises(ValueError, match=said):
@@ -68,7 +70,7 @@ def test_simulations_run_on_public_data_only_and_predict_from_their_line():
     assert prediction.accuracy == pytest.approx(0.5 + 0.05 + 0.0005)
     assert prediction.low < prediction.accuracy < prediction.high
     assert isinstance(runs[0], Simulated)
-    with pytest.raises(ValueError, match="at most the batch size 32, got 64"):
+    with pytest.raises(ValueError, match="at most the batch size 32, got 2,64"):
         run_simulations(FULL, [2, 64], [0], train, data_is_public=True)
 
 
