@@ -85,7 +85,7 @@ def before_charge(fit: Any, options: Any, refused: bool = False) -> Iterator[str
         yield f"{asked} requested by this fit"
         yield "the interrupted fit in the run folder is charged once, even if resumed"
         return
-    ledger, tried = try_plans([plan], fit.about, options.ledger)
+    ledger, tried = try_plans([plan], fit.about, options.ledger, fit.groups)
     yield from budget_lines(ledger, plan.delta)
     yield f"{asked} requested by this fit"
     if tried.refused is not None and not refused:

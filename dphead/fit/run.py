@@ -193,7 +193,8 @@ def plan_fits(
         about = beside_others(about, options.out, options.ledger, options.tuning)
         announced = [plans[epsilon][0].seeded(options.seed) for epsilon in epsilons]
         each = {epsilon: plan for epsilon, (plan, _) in plans.items()}
-        return *try_plans(announced, about, options.ledger), each
+        groups = RowGroups.of(file)
+        return *try_plans(announced, about, options.ledger, groups), each
 
 
 def _plan_head(

@@ -25,6 +25,7 @@ from dphead.fit import report as reports
 from dphead.fit.fit import About, Fit, FitResult, charge_ledger
 from dphead.fit.ledgers import (
     Elsewhere,
+    RowGroups,
     charged_elsewhere,
     check_alone,
     counted_in,
@@ -43,7 +44,7 @@ from dphead.privacy.atomic_write import lock_file, sync, write_text
 from dphead.privacy.ledger import Ledger, LedgerError, Tried, new_fit_id
 from dphead.privacy.ledger.charge import Charge
 from dphead.privacy.ledger.schema import LostAnswer
-from dphead.privacy.ledger.store import IDENTITY
+from dphead.privacy.ledger.store import GROUPS, IDENTITY, PEOPLE
 from dphead.privacy.rounding import declared_at
 
 # endings of a run's files, including files that are being written
@@ -296,11 +297,15 @@ def _marker(out: Path) -> dict[str, Any] | None:
 
 
 def try_plans(
-    plans: Sequence[Plan], about: About, ledger: str | Path | None
+    plans: Sequence[Plan],
+    about: About,
+    ledger: str | Path | None,
+    groups: RowGroups | None,
 ) -> tuple[dict[str, Any], Tried]:
     """Return the totals of a ledger, and whether it takes fits by all plans.
 
     Nothing is charged. `plans` are at least one, and `about` describes the first fit.
+    `groups` are those of its rows, which are compared as `charge_ledger` compares them.
     The totals have the keys of a report's "ledger", without "fit_id". Their "remaining"
     is for a fit by the first plan.
     """
@@ -309,6 +314,13 @@ def try_plans(
     with closing(read_ledger(*given)) as book:
         found = reports.ledger_totals(book, plans[0].events(), plans[0].delta)
         tried = book.try_fits(rows)
+        compares = any(key.startswith((GROUPS, PEOPLE)) for key in book.facts())
+        if groups is not None and compares and tried.refused != 0:
+            people, protects = about.source.people, plans[0].group_cap is not None
+            try:
+                groups.compared(people, protects).fixed_in(book)
+            except LedgerError as error:
+                tried = Tried(0, str(error), book.spent(plans[0].delta))
     found |= {"path": str(ledger_path(*given)), "elsewhere": about.elsewhere}
     return found, tried
 

@@ -1487,6 +1487,12 @@ def test_a_ledger_takes_fits_of_one_group_column(tmp_path, clinic, monkeypatch):
         charge_groups(study)
     said = refusal("fit", study, "-o", tmp_path / "no", *FIT)
     assert "have other groups or other rows" in said
+    dry = fitted("fit", study, "-o", tmp_path / "no", *FIT, "--dry-run").out
+    assert "would be refused: The earlier fits in the ledger" in words(dry)
+    planned = ("--fits", 2, "--group-cap", 2, "--delta", 1e-3, "--method", "dp-ls")
+    assert fitted("plan", again, *planned).code == 0
+    done = dphead("plan", study, *planned)
+    assert done.code == 1 and "have other groups or other rows" in words(done.out)
     book = open_ledger(None, id_of(one))
     shown = json.dumps(book.facts()) + json.dumps(book.fits())
     assert (
