@@ -31,7 +31,7 @@ from benchmarks.jobs import (
 from benchmarks.prose import table
 
 NOTES = Path(__file__).parent / "claims" / "notes.toml"
-# a difference of this many points counts as reproduced for any noise draws
+# a difference up to this many points counts as reproduced, whatever the noise
 FLOOR = 0.3
 AGREES, DIFFERS = f"{ARITHMETIC}: agrees", f"{ARITHMETIC}: differs"
 RUN = ("reproduced", "above", "below", NOT_RUN)
@@ -67,8 +67,9 @@ def verdict(claim: Claim, values: Sequence[float]) -> str:
     """Return "reproduced", "above" or "below".
 
     `values` has a measured number for each noise draw, in the claim's unit (points). A
-    median absolute deviation may differ by only half of its last digit, because FLOOR
-    exceeds the deviation itself.
+    difference up to FLOOR or two standard errors counts as reproduced. For a median
+    absolute deviation, half a unit in the last printed digit replaces FLOOR, because
+    FLOOR is larger than the deviation.
     """
     printed, printed_sd = float(claim.value), float(claim.sd or 0)
     sd = stdev(values) if len(values) > 1 else 0.0
@@ -224,12 +225,13 @@ def compared(
     stored: Iterable[Row],
     again: Iterable[Row],
 ) -> str:
-    """Render stored beside repeated results, and whether three errors cover them.
+    """Compare stored and repeated results, with a tolerance of three standard errors.
 
-    Three draws of one fit give an imprecise variance. Therefore the variance over noise
-    draws is the mean over all fits of a data set, method and epsilon. If these have one
-    draw each, it is the mean over all epsilons too. Draw k has the same noise in all
-    fits, so all differences can have the same sign.
+    The tolerance is at least 0.1 points. Three draws of one fit give an imprecise
+    variance. Therefore the variance over noise draws is the mean over all fits of a
+    data set, method and epsilon. If these have one draw each, it is the mean over all
+    epsilons too. Draw k has the same noise in all fits, so all differences can have the
+    same sign.
     """
     before, after = by_key_of(stored), by_key_of(again)
     variances = defaultdict(list)

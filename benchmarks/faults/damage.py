@@ -33,7 +33,7 @@ SEEDED = ("--seed", "1", "--i-know-this-is-not-private")
 FIT = f"fit f.h5 --protect image {' '.join(SEEDED)} --delta 1e-3 -o new"
 HALF = f"{FIT.removesuffix('new')}half --method dp-ls"
 BUDGET = "ledger budget b.h5 --epsilon 100 --delta 1e-3"
-# nothing of this fit's report is random
+# the report of this fit has no random values
 LEAST = "fit b.h5 --method dp-ls --delta 1e-3 -o"
 JOIN = "features join s.shard-0-of-2.h5 s.shard-1-of-2.h5 -o s.h5"
 HEAD_COMMANDS = ("evaluate head f.h5 --json", "predict head f.h5", "check head")
@@ -154,7 +154,8 @@ def _facts(path: Path, ids: dict[str, str]) -> Any:
         found = json.loads(path.read_text())
     except ValueError:
         return "no JSON"
-    # leave out digests that differ between equal runs; a seeded head is compared itself
+    # Leave out digests that differ between equal runs. No check is lost, because
+    # `outcome` compares the bytes of a seeded head.
     found.pop("sha256", None)
     found.get("provenance", {}).pop("tensors_sha256", None)
     reported = [found["ledger"]] if "ledger" in found else []

@@ -451,7 +451,9 @@ def notes(run: FinishedRun) -> list[str]:
     """Return notes for the reader: further fits, and what could not be checked."""
     ledger, found = run.report["ledger"], []
     if (text := run.about_unread()) is not None:
-        found.append(f"{text}. Only the report's releases were recomputed")
+        found.append(
+            f"{text}. Only the report's epsilon was recomputed, not the ledger's total"
+        )
     elif (later := len(run.fits or ()) - ledger["fits"]) > 0:
         # a merged ledger also counts fits that are older than this one
         kind = "more" if run.merged or run.ledger_now.get("is_sum") else "later"

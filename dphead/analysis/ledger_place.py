@@ -157,7 +157,7 @@ def moved_to(book: Ledger) -> tuple[str | None, bool]:
 
 
 def damage_elsewhere(book: Ledger) -> list[str]:
-    """Describe each fit of a closed ledger that has other rows where it was merged.
+    """Describe fits that differ between a closed ledger and the one that counts it.
 
     Such a fit can count less than it spent. A place that cannot be read is left out.
     """
@@ -170,7 +170,7 @@ def damage_elsewhere(book: Ledger) -> list[str]:
             raise
         except LedgerError:
             continue
-        found += [f"fit {one} has other rows in {place}" for one in sorted(differ)]
+        found += [f"fit {one} has other entries in {place}" for one in sorted(differ)]
     return found
 
 

@@ -85,12 +85,13 @@ def _spent_now(run: Any) -> str:
 
 
 def _recomputed(g: dict[str, Any]) -> str:
-    """Describe the recomputed guarantee."""
+    """Describe the guarantee, which `read_run` has compared with the releases."""
     private = "" if g["private"] else " (NOT PRIVATE)"
     return (
         f"epsilon {rounded_up(g['epsilon'], 5)}{private} at delta "
-        f"{as_declared(g['delta'])}, "
-        f"{g['neighboring_relation']}, for {g['protected_unit']}: recomputed"
+        f"{as_declared(g['delta'])} for "
+        f"{g['protected_unit']} ({g['neighboring_relation']}); the report's releases "
+        "give the same epsilon"
     )
 
 

@@ -47,8 +47,8 @@ class ArrayRows:
         zero to every sum.
     block_rows : int, optional
         Largest number of rows per block, rounded up to a multiple of 128. By default,
-        blocks have 8,192 rows while there is one for each core, and then 2,048. Blocks
-        of a sample have at most 256.
+        every core gets the same number of blocks of 8,192 rows. The remaining rows form
+        blocks of 2,048. Blocks of a sample have at most 256.
     groups : ndarray of int, shape (n_rows,), optional
         Ids from `group_ids`; -1 for a row without a group.
     group_cap : int, optional

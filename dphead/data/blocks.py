@@ -15,8 +15,8 @@ BLOCK_ROWS = 2048  # default number of rows of a block; chosen, not measured
 # passes took 0.44, 0.51, 0.60 s. Blocks of 127 MB took 10.6 and 0.70 s (commit
 # a37b95d).
 _BLOCK_BYTES = 16 << 20
-# blocks in memory are joined if each core has this many, for fewer calls; chosen, not
-# measured
+# number of blocks in memory that are joined into a large one, for fewer calls; chosen,
+# not measured
 BLOCKS_TOGETHER = 4
 _SAMPLE_ROWS = 2 * _CHUNK  # largest block of a sample; chosen, not measured
 

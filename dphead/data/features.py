@@ -33,9 +33,9 @@ from dphead.privacy.contract import Block, Known
 # Chosen, not measured.
 _BLOCKS_AHEAD = 2  # blocks that are read while others are summed
 _DROPPED_ROWS = 4  # longest gap that is read and dropped, instead of a second read
-# Blocks that are joined if nothing is read. With 1, 4 and 8 blocks, `auto` took 24, 22
-# and 23 s on 60,000 x 3,969 rows, and 65, 59 and 59 s on 50,000 x 15,552 rows (one run
-# each, Xeon, 2 cores).
+# Number of blocks that are joined if earlier passes kept their rows. With 1, 4 and 8
+# blocks, `auto` took 24, 22 and 23 s on 60,000 x 3,969 rows, and 65, 59 and 59 s on
+# 50,000 x 15,552 rows (one run each, Xeon, 2 cores).
 _KNOWN_TOGETHER = 4
 
 

@@ -170,9 +170,9 @@ def _tb21_cnn(name: str, n_classes: int) -> nn.Sequential:
 
     Notes
     -----
-    The printed Tables 8 and 9 give 20,778 and 179,530 parameters. TB21 reports 33,066
-    and 187,210. To match TB21, this code drops all poolings of Table 8 and the second
-    one of Table 9.
+    The layers printed in Tables 8 and 9 have 20,778 and 179,530 parameters, but TB21
+    reports 33,066 and 187,210. To match the reported numbers, this code omits all
+    pooling layers of Table 8 and the second one of Table 9.
     """
 
     def conv(

@@ -50,11 +50,12 @@ _MEMORY = Setting("Memory for a chunk's gradients in bytes.", AT_LEAST_ONE)
 class DPFinetuneClassifier(PrivateClassifier):
     """Train a network on images or other rows with DP-SGD or DP-Adam [De22].
 
-    `X` is uint8 (n, h, w) or (n, h, w, channels), or other rows (n, ...), which the
-    network gets unchanged: floats as float32, or with `vocabulary` integer tokens as
-    int64. Rows with an undeclared label add zero to every sum. A parameter that is None
-    has the preset's value, or else its default. If one of `noise_multiplier`,
-    `batch_size` and `steps` is None, it follows from epsilon and delta.
+    `X` holds uint8 images, (n, h, w) or (n, h, w, channels), or other rows (n, ...).
+    Floats become float32. With `vocabulary`, rows are integer tokens and become int64.
+    `mean` and `std` apply to images only. Rows with an undeclared label add zero to
+    every sum. A parameter that is None has the preset's value, or else its default. If
+    one of `noise_multiplier`, `batch_size` and `steps` is None, it follows from epsilon
+    and delta.
 
     Parameters
     ----------

@@ -48,9 +48,10 @@ def has_home() -> bool:
 def writable_home() -> Iterator[None]:
     """Ignore errors of a home that is read-only or belongs to another user.
 
-    Raises LedgerError for other errors, such as a full disk, or for a single file of
-    another user. Without the lock or the note, a later budget would not count the fit.
-    Raises ForeignFile if a link is in the place of a file.
+    Raises LedgerError for other errors. Examples are a full disk, and a file of another
+    user in a home that this user may write to. Without the lock or the note, a later
+    budget would not count the fit. Raises ForeignFile if a link is in the place of a
+    file.
     """
     try:
         yield

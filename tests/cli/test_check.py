@@ -41,7 +41,7 @@ def test_a_clean_run_exits_with_0(run):
     assert done.code == 0
     first, _, third, *_ = done.out.splitlines()
     assert first.startswith("Data set   epsilon 1 spent (delta 1e-05) in 1 fit;")
-    assert third.startswith("This run   epsilon 1 at delta 1e-05, zero_out, for one")
+    assert third.startswith("This run   epsilon 1 at delta 1e-05 for one")
     assert "no findings" in done.out
     assert "Fix" not in done.out
     assert contents(run) == before

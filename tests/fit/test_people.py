@@ -1968,7 +1968,7 @@ def test_a_merge_with_other_rows_of_a_fit_lowers_no_total(tmp_path, clinic):
     said = refusal("fit", one, "-o", tmp_path / "r2", *FIT, "--epsilon", 2.5)
     assert "Nothing was charged" in said
     done = dphead("ledger", "verify", one)
-    assert done.code == 1 and f"has other rows in {false.path}" in words(done.out)
+    assert done.code == 1 and f"has other entries in {false.path}" in words(done.out)
     for given in ((), ("--ledger", false.path)):
         said = refusal("check", tmp_path / "r1", *given)
         assert f"{false.path} has 4 different releases for this fit" in said

@@ -39,7 +39,7 @@ def spent(
 
     All figures of spent epsilon, and the filter's decision (`Ledger._check`), come from
     this function. So no figure exceeds the budget, up to the filter's tolerance, unless
-    ledgers were merged or rows were added to the ledger without dphead.
+    ledgers were merged or entries were added to the ledger without dphead.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ _DIGESTS = select(SEALS.c.digest).order_by(SEALS.c.id)
 
 
 def move(source: Ledger, target: Ledger) -> None:
-    """Copy all rows of a ledger to an empty one, and close the source for charges.
+    """Copy all entries of a ledger to an empty one, and close the source for charges.
 
     The same call also finishes an interrupted move.
 
@@ -50,10 +50,10 @@ def move(source: Ledger, target: Ledger) -> None:
     Guarantee
     ---------
     If the source has a charge or a budget, at most one of the two ledgers takes charges
-    from the start of the move on: the target takes none, durably, until it has all
-    rows, and the source is closed before. A fit that runs meanwhile is refused at its
-    next release, and can be resumed with the target. Budget, digests and the order of
-    charges stay the same.
+    from the start of the move on. The target takes none, durably, until it has all
+    entries, and the source is closed before. A fit that runs meanwhile is refused at
+    its next release, and can be resumed with the target. Budget, digests and the order
+    of charges stay the same.
     """
     check_move(source, target)
     if source.meta(MOVED) is not None:
@@ -69,10 +69,10 @@ def move(source: Ledger, target: Ledger) -> None:
         _check_target(source, target)
         if holds_all(source, target):
             return
-        # All rows or none: the target's transaction.
+        # The target gets all entries in one transaction, or none.
         for table in TABLES.sorted_tables:
             copy_rows(table, source, target)
-        # The copied seals must hold for the copied rows.
+        # The copied seals must hold for the copied entries.
         seals.check_undamaged(target)
 
 
@@ -123,8 +123,8 @@ def merge(sources: Sequence[Ledger], target: Ledger) -> None:
     ------
     LedgerError
         If the sources are not of one data set, or the target is of the same one. If a
-        ledger is damaged, if two ledgers have different rows of one fit, if the target
-        takes no charges, or if a source was moved elsewhere. If two ledgers have
+        ledger is damaged, if two ledgers have different entries for one fit, if the
+        target takes no charges, or if a source was moved elsewhere. If two ledgers have
         different relations, or if only one protects groups.
 
     Guarantee
@@ -203,7 +203,7 @@ def check_merge(sources: Sequence[Ledger], target: Ledger) -> None:
         merged = source.meta(MERGED) is not None and holds_all(source, target)
         if not (merged or moved):
             raise _moved_elsewhere(source, target, before)
-    # The same fit in two ledgers is counted once, so it must have the same rows.
+    # The same fit in two ledgers is counted once, so its entries must be the same.
     for pair in combinations((*sources, target), 2):
         _lacking(*pair)
     _check_kinds([*(s for s in sources if not holds_all(s, target)), target])
@@ -239,22 +239,22 @@ def _kinds(book: Ledger) -> dict[str, str]:
 def _lacking(source: Ledger, target: Ledger) -> set[str]:
     """Return the ids of a source's fits that a target lacks.
 
-    Raises LedgerError if the target has a fit with other rows.
+    Raises LedgerError if the target has different entries for a fit.
     """
     lacks, differ = compared_fits(source, target)
     if differ:
         raise LedgerError(
-            f"The ledgers {source.path} and {target.path} have different rows of the "
-            f"fit {min(differ)}, so one of them is damaged or has false rows. Nothing "
-            "was merged. Compare both (`dphead ledger show LEDGER --json`) with "
-            "ledger.json in the fit's run folder. Then restore a copy of the wrong "
-            "ledger that holds all its fits and releases."
+            f"The ledgers {source.path} and {target.path} have different entries for "
+            f"the fit {min(differ)}, so one of them is damaged or has false entries. "
+            "Nothing was merged. Compare both (`dphead ledger show LEDGER --json`) "
+            "with ledger.json in the fit's run folder. Then replace the ledger with "
+            "the wrong entries by a backup that holds all its fits and releases."
         )
     return lacks
 
 
 def compared_fits(source: Ledger, target: Ledger) -> tuple[set[str], set[str]]:
-    """Return the ids of a source's fits that a target lacks, or has with other rows."""
+    """Return the ids of fits that the target lacks, and of fits that differ."""
     theirs, own = seals.charges_of(source), seals.charges_of(target)
     lacks = theirs.keys() - own.keys()
     return lacks, {one for one in theirs.keys() - lacks if theirs[one] != own[one]}
@@ -346,9 +346,9 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
     """Return whether the target has every charge of a source.
 
     A move copies all seals except its own. A merge is recorded in the target, in the
-    transaction that copies the fits. After a merge, the target must have the rows of
-    each fit of the source, and values that a merge fixes (`_keeps_values`). The record
-    alone proves nothing, because any role that may charge can write it.
+    transaction that copies the fits. After a merge, the target must have the entries
+    for each fit of the source, and values that a merge fixes (`_keeps_values`). The
+    record alone proves nothing, because any role that may charge can write it.
     """
     if source.meta(MERGED) is not None:
         counts = target.meta(f"{COUNTS} {source.meta('dataset_id')}")
@@ -378,7 +378,7 @@ def _digests(book: Ledger) -> list[str]:
 
 
 def copy_rows(table: Table, source: Ledger, target: Ledger) -> None:
-    """Copy a table's rows, except the data set id and the move's own entries."""
+    """Copy a table's entries, except the data set id and those of the move."""
     found = source.rows(table)
     # The target has its own data set id, and was not moved.
     if table is META:

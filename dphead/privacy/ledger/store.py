@@ -73,7 +73,7 @@ _SCRIPT = "".join(f"{one.compile(dialect=sqlite.dialect())};" for one in STATEME
 # Build statements once: SQLAlchemy takes longer than SQLite takes to run them.
 _FACTS = select(META.c.key, META.c.value)
 _FACT = select(META.c.value).where(META.c.key == bindparam("fact"))
-# A target without seals awaits its rows: one transaction copies all rows and seals.
+# A target without seals awaits a move: one transaction copies all entries and seals.
 _ARRIVING = (META.c.key == AWAITS) & ~select(SEALS.c.id).exists()
 _CLOSING = _FACTS.where(META.c.key.in_((MOVED, MERGED)) | _ARRIVING)
 

@@ -291,10 +291,10 @@ def test_a_fit_that_has_other_rows_in_the_target_is_not_merged(books, tmp_path):
     add_fits(source, target, times=1000)
     before = [one.facts() for one in books]
     for sources in ([source], [source, copy := Ledger(tmp_path / "copy.sqlite", "a")]):
-        with pytest.raises(LedgerError, match=r"different rows of the fit \w+, so one"):
+        with pytest.raises(LedgerError, match=r"entries for the fit \w+, so one"):
             merge(sources, target)
     add_fits(source, copy, times=1000)
-    with pytest.raises(LedgerError, match="different rows"):
+    with pytest.raises(LedgerError, match="different entries"):
         merge([source, copy], Ledger(tmp_path / "c.sqlite", "c"))
     assert [one.facts() for one in books] == before
 
