@@ -316,8 +316,8 @@ class Settings(Step, ModelSpec):
         Alternative to `steps`, as in TB21: steps = epochs n / batch_size, rounded.
         "allocation" rounds it to whole epochs.
     base_learning_rate : float, optional
-        Alternative to `learning_rate`, as in TB21: it is multiplied by batch_size /
-        512.
+        Alternative to `learning_rate`, as in TB21: learning_rate = base_learning_rate
+        batch_size / 512.
     views : int, default 0
         De22's augmentation multiplicity K.
     augment : str, default "none"

@@ -1,8 +1,8 @@
 """Charge fits to the append-only record of all releases from a data set.
 
 `Ledger.reserve` charges a whole fit, durably, before a release uses a row. `Charge`
-then hands out the reserved releases in order. Rows of the ledger are never changed or
-deleted. So a crash can waste budget, but it cannot hide spent budget.
+then hands out the reserved releases in order. Entries are never changed or deleted.
+So a crash can waste budget, but it cannot hide spent budget.
 """
 
 import json
@@ -521,9 +521,9 @@ class Ledger(LedgerFile):
     def fits(self) -> list[dict[str, Any]]:
         """Return all fits with their releases and states, for `dphead ledger show`.
 
-        Fits are in the order of their rows in the table, which is the order of the
-        charges. Clock errors and equal hours cannot change it. The value of `created`
-        is a whole hour, because finer times could reveal rows.
+        Fits are in the order of their charges. Clock errors and equal hours cannot
+        change it. The value of `created` is a whole hour, because finer times could
+        reveal training rows.
         """
         # Read one state, so that a concurrent fit is in all three tables or in none.
         with self.snapshot():

@@ -311,7 +311,7 @@ def _moved_elsewhere(source: Ledger, target: Ledger, place: str | None) -> Ledge
 
 
 def _check_target(source: Ledger, target: Ledger) -> None:
-    # a ledger on a server has a data set id before its first row
+    # a ledger on a server has a data set id before its first entry
     ids = {source.meta("dataset_id"), target.meta("dataset_id") or target.dataset_id}
     if len(ids) != 1 or None in ids:
         raise LedgerError(

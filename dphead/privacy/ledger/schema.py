@@ -1,6 +1,6 @@
 """Define the tables of a ledger, and its errors.
 
-SQL triggers refuse to change or delete a row.
+SQL triggers refuse to change or delete an entry.
 """
 
 import json
@@ -66,7 +66,7 @@ PROGRESS = Table(
     Column("at", Double, nullable=False),
     Column("digest", Text),
 )
-# A chain of digests over the rows above (`seals`).
+# A chain of digests over the entries of the tables above (`seals`).
 SEALS = _table(
     "seals", {"id": Integer}, {"fits": Integer, "meta": Text, "digest": Text}
 )

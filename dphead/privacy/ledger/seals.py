@@ -156,13 +156,13 @@ def _checked(file: LedgerFile) -> Record:
     found = file.structure()
     if found != "ok":
         raise _DamagedError(f"the file is not as SQLite wrote it ({found})")
-    # All rows are read in one transaction, so a charge at the same time is no damage.
+    # One transaction reads all entries, so a charge at the same time is no damage.
     meta = file.facts()
     charges, stray = _charges(file, 0)
     done, digest, sealed = 0, "", dict[str, str]()
     for fits, fixed, kept in file.query(_SEALS):
         digest = _chained(digest, fits, fixed, charges[done:fits])
-        # Any change of a sealed row, or of the order of charges, changes the digest.
+        # Any change of a sealed entry, or of the order of charges, changes the digest.
         if digest != kept:
             sealed_fits = f"fits {done + 1} to {fits}, or their seal,"
             what = sealed_fits if fits > done else "the values fixed before a fit"
