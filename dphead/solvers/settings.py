@@ -106,7 +106,7 @@ def check_settings(settings: Any) -> None:
         object.__setattr__(settings, name, value)  # the class may be frozen
 
 
-def given_once(own: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def given_once(own: Mapping[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings that have an option or parameter of their own, and all others.
 
     `own` has None for settings that were not given. Raises ValueError for a setting in
