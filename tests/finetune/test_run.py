@@ -334,6 +334,19 @@ def test_another_option_does_not_continue_an_interrupted_run_and_is_named(tmp_pa
         assert "holds an interrupted run" in refused(done)
 
 
+def test_another_split_does_not_continue_an_interrupted_run(tmp_path):
+    """Its test rows would be rows that the network was trained on."""
+    asked = replace(maps(tmp_path), checkpoint=1, features=tmp_path / "splits.h5")
+    x = np.random.default_rng(0).random((50, 81 * 49)).astype(np.float32)
+    splits = {"split": np.arange(50) % 2, "split_names": ["train", "test"]}
+    names = {"class_names": ["a", "b"]}
+    write_features(asked.features, x, np.arange(50) % 2, **names, **splits)
+    with pytest.raises(Crash):
+        finetune(replace(asked, split="train"), progress=crash_at(2))
+    with pytest.raises(ValueError, match="used other rows"):
+        finetune(replace(asked, split="test"))
+
+
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     """It was computed from other releases: they were charged for another network."""
     source(tmp_path)
