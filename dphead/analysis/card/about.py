@@ -13,11 +13,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from scipy.special import betaincinv
+
 from dphead.analysis.protected import counts_all_fits, name_new, name_unit_in
 from dphead.privacy.rounding import as_declared, rounded_up
 
 _MAX_TEXT = 500  # characters, so that the card stays on few pages; chosen
-_NORMAL_90 = 1.645  # two-sided 90 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,12 @@ def _accuracy(report: dict[str, Any]) -> tuple[float, float, str] | None:
     """Return (low, high, name) of the accuracy's 90 % interval; None without one."""
     test, expected = report["test"], report["expected_accuracy"]
     if test is not None:
-        margin = _NORMAL_90 * test["accuracy_se"]
-        low, high = test["accuracy"] - margin, test["accuracy"] + margin
-        name = f"accuracy on test {name_unit_in(report)}s (90 %)"
-        return max(0.0, low), min(1.0, high), name
+        n = test["n"]
+        right = round(test["accuracy"] * n)
+        # Clopper-Pearson interval: betaincinv gives NaN at 0 and at n
+        low = betaincinv(right, n - right + 1, 0.05) if right else 0.0
+        high = betaincinv(right + 1, n - right, 0.95) if right < n else 1.0
+        return low, high, f"accuracy on test {name_unit_in(report)}s (90 %)"
     if expected is not None:
         name = f"expected accuracy on {name_new(report)} (90 %)"
         return expected["low"], expected["high"], name

@@ -60,10 +60,13 @@ _DECADES = 4  # decades of each axis, from 0.01 % to 100 %; chosen
 
 @dataclass(frozen=True)
 class _Bar:
-    """Hold a fraction as value and text, with an optional interval."""
+    """Hold a fraction as value and text, with an optional interval.
+
+    A bar without a value is not drawn.
+    """
 
     name: str
-    value: float
+    value: float | None
     text: str
     low: float | None = None
     high: float | None = None
@@ -386,7 +389,7 @@ def _expected_bar(report: dict[str, Any]) -> _Bar | None:
     # An interval that is so wide, as with few groups, says little. So neither the
     # estimate nor the interval is shown.
     vague = "unknown, because its 90 % interval is wider than 20 points"
-    return replace(bar, text=vague) if is_vague(found) else bar
+    return _Bar(bar.name, None, vague) if is_vague(found) else bar
 
 
 def _test_bar(report: dict[str, Any]) -> _Bar | None:
@@ -424,7 +427,7 @@ def _class_bars(report: dict[str, Any]) -> list[_Bar]:
         ]
     else:
         return []
-    return sorted(bars, key=lambda bar: bar.value)
+    return sorted(bars, key=lambda bar: bar.value or 0.0)
 
 
 def _interval_bar(name: str, found: dict[str, float]) -> _Bar:

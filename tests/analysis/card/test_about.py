@@ -72,9 +72,14 @@ def test_the_verdict_compares_the_stated_limits(made):
     report["data"]["images_known"] = True
     assert found(max_epsilon=3.0)[0] == "within"
     assert found(max_epsilon=2.9)[0] == "outside"
-    report["test"] |= {"accuracy": 0.9, "accuracy_se": 0.02}
+    report["test"] |= {"accuracy": 0.9, "n": 250}
     for limit, status in ((0.86, "within"), (0.9, "open"), (0.94, "outside")):
         assert found(min_accuracy=limit)[0] == status
+    # no mistake does not mean that no mistake is possible
+    for n, interval in ((5, "54.9 to 100.0 %"), (20, "86.1 to 100.0 %")):
+        report["test"] |= {"accuracy": 1.0, "n": n}
+        status, said = found(min_accuracy=0.95)
+        assert status == "open" and interval in said
     # one limit that is exceeded decides
     assert found(max_epsilon=2.9, min_accuracy=0.1)[0] == "outside"
     report["ledger"]["elsewhere"] = [{}]

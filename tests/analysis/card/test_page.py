@@ -189,6 +189,7 @@ def test_hazards_stand_as_the_report_says(folder):
     released = report | {"class_accuracy": {"each": [low] * 3, "worst": low}}
     said = words(model_card(released))
     assert "worst class 31 % expected, by the released accuracies" in said
+    assert "| class | accuracy, released with noise |" in said
     assert statuses(released)["Utility and bias"] == "stated"
     worse = changed(report, guarantee={"delta": 0.5}, ledger={"budget": None})
     worse["tuning"] = "NOT ACCOUNTED"
