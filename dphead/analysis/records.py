@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -162,7 +163,8 @@ class FinishedRun:
         if self.fits is not None or self.lost:
             return None
         text = about_unread(self.merged or self.report["ledger"]["path"], self.ended)
-        return f"{text}, or name that ledger (--ledger)" if self.ended else text
+        named = self.ended and not os.path.lexists(self.merged or "")
+        return f"{text}, or name that ledger (--ledger)" if named else text
 
     def about_total(self) -> str:
         """Explain why `spent_now` may exceed the run's own epsilon (`about_sum`)."""

@@ -150,7 +150,7 @@ def _show(which: Any, as_json: bool) -> None:
 
 
 def _spent(book: Any, as_json: bool) -> None:
-    from dphead.analysis.records import fit_events
+    from dphead.analysis.records import about_unread, fit_events, unread_place
     from dphead.cli.budget import budget_lines
     from dphead.fit.ledgers import charged_elsewhere
     from dphead.fit.noted import check_noted
@@ -177,6 +177,9 @@ def _spent(book: Any, as_json: bool) -> None:
             say(name, f"! {error}")
     if place := book.meta(MOVED):
         say("Moved", f"! to {place}: this copy takes no more charges")
+        lacks, ended = unread_place(book)
+        if lacks is not None:
+            say("Merge" if ended else "Moved", f"! {about_unread(lacks, ended)}")
     say("Data set", book.meta("dataset_id") or "-")
     if fits:
         click.echo(_fits_table(fits))

@@ -473,8 +473,13 @@ class Ledger(LedgerFile):
         # Every reserved release counts as spent, even if it never ran.
         old = self.events()
         gaussian = all(e.is_full for e in new)
-        kind = record.facts.get("accounting")
-        kind = kind or self.set_once("accounting", "gdp" if gaussian else "rdp")
+        own = "gdp" if gaussian else "rdp"
+        kind = record.facts.get("accounting") or self.set_once("accounting", own)
+        if not old and kind != own:  # a role that may charge can write it
+            raise LedgerError(
+                f"A false value in this ledger fixes {kind} as the accounting before "
+                "the first fit. Nothing was charged. Restore a backup of the ledger."
+            )
         # One filter for the whole ledger (proofs/ledger.md, "Across fits").
         if kind == "gdp" and not gaussian:
             raise LedgerError(

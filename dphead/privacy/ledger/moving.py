@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, count
 from typing import Any
 
 from sqlalchemy import Table, select
@@ -278,7 +278,8 @@ def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
     fits = source.count_fits(), target.count_fits()
     if budget is not None and budget != budgets[1]:
         begun = fits[1] or budgets[1]
-        key = f"budget {len(target.budgets())}" if begun else "budget"
+        later = (f"budget {n}" for n in count(len(target.budgets())))
+        key = next(k for k in later if k not in own) if begun else "budget"
         new[key] = json.dumps(budget)
     # Not a sum: one of the two has no fits, and the other's budget still holds.
     copies = (not fits[0] and budgets[1] == budget) or (
@@ -287,7 +288,10 @@ def _fixed(source: Ledger, target: Ledger) -> dict[str, str]:
     if (source.is_sum() or not copies) and not target.is_sum():
         new[SUM] = "true"
     if theirs["dataset_id"] not in target.joining():
-        number = sum(key.startswith(f"{JOINS} ") for key in own)
+        # a role that may charge can have written some of these keys
+        number = next(
+            n for n in count() if not {f"{JOINS} {n}", f"{JOINED} {n}"} & own.keys()
+        )
         new[f"{JOINS} {number}"] = theirs["dataset_id"]
     return new
 

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from dphead.planning.calibration import mu_from_epsilon
 from dphead.privacy import accounting
 from dphead.privacy.accounting import GaussianEvent
-from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id, spent
+from dphead.privacy.ledger import Ledger, LedgerError, new_fit_id, seals, spent
 from dphead.privacy.ledger.budget import in_words
 
 
@@ -307,6 +307,19 @@ def test_a_part_of_an_epoch_is_refused_before_the_charge(counts):
     assert not ledger.fits()
     reserve(specs(20, 10.0, epoch_steps=10), ledger)
     assert [event.epochs for event in ledger.events()] == [2]
+
+
+@pytest.mark.parametrize("kind, first", [("rdp", {}), ("gdp", {"sampling_prob": 0.1})])
+def test_the_first_fit_alone_fixes_the_kind_of_the_filter(kind, first):
+    """A role that may charge can write a value with a seal."""
+    ledger = Ledger()
+    ledger.set_budget(8.0, DELTA)
+    with ledger.transaction():
+        ledger.set_once("accounting", kind)
+        seals.seal(ledger)
+    with pytest.raises(LedgerError, match=f"fixes {kind} as the accounting before"):
+        reserve(specs(1, 8.0, **first), ledger)
+    assert not ledger.count_fits()
 
 
 @pytest.mark.parametrize("other", [{"epoch_steps": 10}, {}, {"sampling_prob": 0.1}])

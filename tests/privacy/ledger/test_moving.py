@@ -147,6 +147,34 @@ def test_a_ledger_takes_no_fit_before_a_merge_into_it_is_finished(
     reserve(specs(1, 8.0), target)
 
 
+def test_values_of_a_role_that_may_charge_hide_no_merge_and_no_budget(
+    books, monkeypatch
+):
+    """It wrote the keys that the merge would use next."""
+    source, target = books
+    for book, epsilon in ((source, 2.0), (target, 4.0)):
+        book.set_budget(epsilon, DELTA)
+        reserve(specs(1, 8.0), book)
+    false = {
+        "joins 0": "x",
+        "joined 1": "x",
+        "counts x": "true",
+        "budget 2": target.meta("budget"),
+    }
+    with target.transaction():
+        for key, value in false.items():
+            target.set_once(key, value)
+        target.set_once(SUM, "true")
+        seals.seal(target)
+    begun = 0
+    for _ in died_everywhere(monkeypatch, lambda: merge([source], target)):
+        if source.fit_ids() <= target.fit_ids():
+            continue
+        begun += 1
+        assert target.joining() == ["x", "a"]
+    assert begun and target.budget()["epsilon"] == 2.0
+
+
 def test_a_merge_of_a_ledger_that_adds_nothing_is_finished_too(
     books, tmp_path, monkeypatch
 ):
