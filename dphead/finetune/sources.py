@@ -140,7 +140,6 @@ def _load_maps(
                 "CHANNELS,H,W."
             )
         given = tuple(options.classes.names or ()) or None
-        split = split or file.split_names[0]
         own, measured = rows, None
         if is_test:
             measured = Opened(rows.features(), rows.measured_labels(), rows.valid)
@@ -153,11 +152,11 @@ def _load_maps(
             measured=measured,
             shape=shape,
             pixels=False,
-            split=split,
+            split=split or file.split_names[0],
             charged=RowGroups.of(file),
             holdout=file.holdout,
             facts={"n_rows": str(rows.n_rows)} | files.file_facts(file),
-            digest=f"{files.rows_digest(file)} {split}",
+            digest=files.rows_digest(file),
             source=files.source_of(file, files.class_names(file, given)),
         )
 

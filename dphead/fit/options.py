@@ -197,7 +197,10 @@ class RunOptions:
     ]
     split: Annotated[
         str | None,
-        _files_option("Split to train on. Required if the source has several splits."),
+        _files_option(
+            "Split to train on. Required if the source has several splits.",
+            resumed=True,
+        ),
     ] = None
     test: Annotated[
         Path | None,

@@ -393,9 +393,9 @@ def _check_same(before: dict[str, Any], asked: dict[str, Any], out: Path) -> Non
                 raise ValueError(
                     f"The interrupted run in {out} used other rows, or began under an "
                     "earlier version of dphead. Name its features file or images "
-                    "again, with its --split and --axes-from if it has them, or choose "
-                    "another folder with -o. A features file that was extracted again "
-                    "is not the same file."
+                    "again, and its --axes-from if it has one, or choose another "
+                    "folder with -o. A features file that was extracted again is not "
+                    "the same file."
                 )
             option = f"--{name.replace('_', '-')}"
             if isinstance(value, list | dict):

@@ -343,7 +343,7 @@ def test_another_split_does_not_continue_an_interrupted_run(tmp_path):
     write_features(asked.features, x, np.arange(50) % 2, **names, **splits)
     with pytest.raises(Crash):
         finetune(replace(asked, split="train"), progress=crash_at(2))
-    with pytest.raises(ValueError, match="used other rows"):
+    with pytest.raises(ValueError, match="--split must be train"):
         finetune(replace(asked, split="test"))
 
 

@@ -7,7 +7,7 @@ rendering is the same.
 import math
 import re
 import textwrap
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
