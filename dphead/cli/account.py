@@ -303,7 +303,7 @@ def _print_cost(found: dict[str, Any]) -> None:
         ]
         click.echo(
             "upper bound on any attack's TPR, if "
-            f"{alternative(place == PLACES[True], 'row')}\n"
+            f"{alternative(place == PLACES[True], 'group' if cap else 'row')}\n"
             f"  {', '.join(limits)}"
         )
 

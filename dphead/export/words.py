@@ -201,7 +201,7 @@ def readme(trained: Trained, takes: str, code: str) -> str:
         textwrap.indent(code, "    "),
         *([_filled(_DECODER)] if trained.has_decoder else []),
         "## The guarantee",
-        _filled(trained.guarantee["statement"]),
+        _filled(cell(trained.guarantee["statement"])),
         _filled(
             f"`guarantee.json` holds this guarantee as data.{kept if private else ''}"
         ),

@@ -208,9 +208,10 @@ def test_an_export_says_where_decisions_weight_classes_equally(run):
         assert guarantee["balanced"] is balanced
         text = readme(Trained(run, head, facts, guarantee, None), "features", "code")
         assert words(text).count("assume that classes are equally frequent") == said
-    named = {**facts, "class_names": ["\x1b[31m", "<img src=x>", "c"]}
+    image = "![i](http://evil.example/i.png)"
+    named = {**facts, "class_names": ["\x1b[31m", "<img src=x>", image]}
     text = readme(Trained(run, head, named, guarantee, None), "features", "code")
-    assert "\\x1b[31m, &lt;img src=x>, c" in text
+    assert "\\x1b&#91;31m, &lt;img src=x>, !&#91;i&#93;(http" in words(text)
     facts = {**facts, "extraction": {"backbone": "<b>net"}}
     text = readme(Trained(run, head, facts, guarantee, None), "features", "code")
     assert "&lt;b>net" in text

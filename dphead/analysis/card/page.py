@@ -51,6 +51,9 @@ from dphead.analysis.tradeoff import (
 from dphead.planning.plan import large_delta
 from dphead.privacy.rounding import as_declared, percent_up, rounded_down, rounded_up
 
+_MARKUP = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", "[": "&#91;", "]": "&#93;", "`": "&#96;", "|": "\\|"}
+)
 _COLUMNS = 100  # columns of prose in Markdown; chosen
 _WIDTH, _HEIGHT = 360, 244  # pixels of the plot of bounds; chosen
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 18, 22, 34  # margins of the plot; chosen
@@ -353,10 +356,10 @@ def _wrapped(text: str, indent: int = 0) -> str:
 def cell(text: str) -> str:
     """Return text for Markdown, safe in a table cell too.
 
-    `&`, `<`, `|` and control characters are escaped, and a line break becomes a space.
+    Characters of HTML, links, images, code and tables, and control characters are
+    escaped. A line break becomes a space.
     """
-    safe = one_line(text.replace("\n", " ")).replace("&", "&amp;")
-    return safe.replace("<", "&lt;").replace("|", "\\|")
+    return one_line(text.replace("\n", " ")).translate(_MARKUP)
 
 
 def _number(value: float | None, digits: int = 4) -> str:
