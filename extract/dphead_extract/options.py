@@ -53,10 +53,12 @@ PEOPLE = data_set_option(
     "of one id system share one ledger, except those with --new-people.",
     flags=("--people",),
     metavar="NAME",
+    resumed=True,
 )
 NEW_PEOPLE = data_set_option(
     "Declare that nobody is in another data set of the id system (--people). The data "
     "set then has a ledger of its own. dphead checks the declaration against the data "
     "sets that it knows.",
     flags=("--new-people",),
+    resumed=True,
 )

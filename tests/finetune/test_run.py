@@ -325,6 +325,8 @@ def test_another_option_does_not_continue_an_interrupted_run_and_is_named(tmp_pa
         finetune(replace(other, settings=replace(SETTINGS, learning_rate=0.25)))
     with pytest.raises(ValueError, match=r"--seed must be 3, .* got 4"):
         finetune(replace(other, seed=4))
+    # the ledger has no later declaration of people
+    assert {"people", "new_people"} <= other.repeated().keys()
     # the earlier steps have images of a different scale
     with pytest.raises(ValueError, match=r"--std must be none, .* got \[0.1\]"):
         finetune(replace(other, std=(0.1,)))
