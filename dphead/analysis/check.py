@@ -470,6 +470,13 @@ def notes(run: FinishedRun) -> list[str]:
             "only a report was checked, without the head and other files of the run "
             "folder"
         )
+    name = "head" if kind_of(run.report) == "head" else "model"
+    names = (f"{name}.json", f"{name}.safetensors", "ledger.json")
+    if missing := [one for one in names if run.files and one not in run.files]:
+        found.append(
+            "the run folder lacks files that were therefore not compared with the "
+            f"report: {', '.join(missing)}"
+        )
     if unshown_classes(run.report) is None:
         found.append(f"{UNTOLD}. {_measure_classes(run.report)}")
     if not recognizes_rows(run.report["data"]):

@@ -49,6 +49,11 @@ def test_a_clean_run_exits_with_0(run):
     alone = dphead("check", run / "report.json")
     assert alone.code == 0
     assert "only a report was checked" in alone.out
+    assert "lacks files" not in done.out + alone.out
+    (run / "head.json").unlink()
+    (run / "ledger.json").unlink()
+    said = words(dphead("check", run).out)
+    assert "not compared with the report: head.json, ledger.json" in said
 
 
 def next_of(printed: str) -> list[str]:
