@@ -156,6 +156,8 @@ class FinishedRun:
         # rows without a data set id have no declared people
         if self.limit is not None and data.get("dataset_id") is not None:
             data = data | {key: ledger[key] for key in ("dataset_id", "people")}
+        if self.remarks:  # shared images are not known here
+            data = data | {"images_known": False}
         return report | {"ledger": ledger, "data": data}
 
     def about_unread(self) -> str | None:

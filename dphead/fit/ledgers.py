@@ -267,7 +267,7 @@ def _declared_in(dataset_id: str) -> dict[str, Any] | None:
     if not has_home():
         return None
     text = _read_own(dataset_id, lambda book: book.meta(PEOPLE))
-    return text and json.loads(text)
+    return json.loads(text or "null")
 
 
 def ledger_name(path: str | Path | None, dataset_id: str | None) -> str | Path:

@@ -24,9 +24,16 @@ from ledgers import specs
 from benchmarks.faults.servers import CLIENT, OWNER
 from dphead import DPHeadClassifier
 from dphead.analysis.ledger_place import opened_beside
+from dphead.analysis.protected import counts_all_fits
 from dphead.cli.budget import offer_budget
 from dphead.fit import ledgers as module
-from dphead.fit.ledgers import fix_budget, image_index, move_ledger, other_ledgers
+from dphead.fit.ledgers import (
+    fix_budget,
+    image_index,
+    move_ledger,
+    other_ledgers,
+    read_known,
+)
 from dphead.privacy.ledger import Ledger, LedgerError, moving, seals
 
 LS = ("--method", "dp-ls", "--backend", "numpy", "--delta", 1e-3)
@@ -365,6 +372,9 @@ def test_a_reader_without_the_index_of_images_reads_all_else(
     )
     for text in told:
         assert "shared images are not known here" in words(text)
+    found = read_known(run)
+    found.report["data"]["images_known"] = True  # as in a run of extracted images
+    assert not counts_all_fits(found.report_now())  # which an export states
     rights = "grant it USAGE on schema dphead, and {} on dphead.{}, then"
     with pytest.raises(LedgerError, match=rights.format("SELECT", "images")):
         other_ledgers(id_of(features))  # as a charge does
