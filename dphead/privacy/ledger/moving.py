@@ -370,9 +370,11 @@ def _keeps_values(source: Ledger, target: Ledger) -> bool:
     if target.is_sum() or not (within and same):
         return within and same
     # Otherwise the target's budget is a guarantee for the source's fits. Then it is
-    # their own budget, and they fixed the kind of its filter.
+    # their own budget, they fixed the kind of its filter, and they are its first fits.
     theirs, own = ((one.budget(), one.meta("accounting")) for one in (source, target))
-    return not source.is_sum() and (theirs == own or not source.count_fits())
+    ids, first = ([fit["fit_id"] for fit in one.rows(FITS)] for one in (source, target))
+    began = theirs == own and ids == first[: len(ids)]
+    return not source.is_sum() and (began or not ids)
 
 
 def _digests(book: Ledger) -> list[str]:

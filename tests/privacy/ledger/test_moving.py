@@ -351,3 +351,17 @@ def test_a_merge_that_no_command_made_counts_if_it_is_as_an_honest_one(
     close_by_hand(source, target, "b")
     assert source.verify() == target.verify() == []
     assert holds_all(source, target) == held
+
+
+def test_a_merge_that_no_command_made_keeps_no_budget_of_a_charged_target(books):
+    """The budgets are equal, and the fits of both can exceed them."""
+    source, target = books
+    for book in books:
+        book.set_budget(3.0, DELTA)
+        reserve(specs(1, 8.0), book)
+    add_fits(source, target, 1, **{f"{COUNTS} a": "true"})
+    close_by_hand(source, target, "b")
+    assert source.verify() == target.verify() == []
+    assert not holds_all(source, target)
+    merge([source], target)
+    assert target.is_sum() and holds_all(source, target)
