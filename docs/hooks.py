@@ -64,7 +64,8 @@ REFERENCE = {  # public functions and classes besides the estimators, by purpose
     },
     "Read and write features files": {
         "dphead_extract.features.format": "open_features write_features verify "
-        "FeaturesFile FeaturesWriter Header ExtractError FormatError"
+        "FeaturesFile FeaturesWriter Header FormatError",
+        "dphead_extract.errors": "ExtractError",
     },
     "Add a method": {
         "dphead.solvers": "Solver ProblemInfo PlannedRelease Request LinearHead",
