@@ -35,7 +35,14 @@ from dphead.privacy.ledger.moving import counted_data_sets
 from dphead.privacy.ledger.schema import HeldLedger, canonical
 from dphead.privacy.ledger.seals import check_undamaged
 from dphead.privacy.ledger.server import is_on_server, team_url
-from dphead.privacy.ledger.store import IDENTITY, IN_MEMORY, INTO, MERGED, PEOPLE
+from dphead.privacy.ledger.store import (
+    AWAITS,
+    IDENTITY,
+    IN_MEMORY,
+    INTO,
+    MERGED,
+    PEOPLE,
+)
 from dphead.privacy.rounding import as_declared, declared_at, rounded_up
 from dphead.solvers.settings import MOST_RELEASES
 
@@ -68,6 +75,7 @@ RESTORE = (
     "Keep this ledger in its place, because it can have later fits. Restore a copy "
     "with all fits in another place, and name it (--ledger)"
 )
+_BEGUN = {"dataset_id", AWAITS}  # keys in the target of a move that is not finished
 _DIGESTS = {  # file in the run folder: key of its digest in the report's provenance
     "head.safetensors": "tensors_sha256",
     "model.safetensors": "tensors_sha256",
@@ -151,6 +159,7 @@ class FinishedRun:
             "total_epsilon": total.epsilon,
             "total_accountant": total.accountant,
             "elsewhere": [one for _, one in self.elsewhere],
+            "unread": self.about_unread() is not None,
         }
         data = report["data"]
         # rows without a data set id have no declared people
@@ -537,7 +546,8 @@ def unread_place(book: Ledger) -> tuple[str | None, bool]:
     """Return the place of fits that cannot be read, and whether a merge is the cause.
 
     The place is None if all fits can be read: in `book`, or where it was moved or
-    merged. After an interrupted move, they count in `book`. After an interrupted merge,
+    merged. After an interrupted move, they count in `book`, but not if the target is
+    damaged. After an interrupted merge,
     the target lacks fits of the closed ledgers, and can have other fits, so it is the
     place for `book` in both roles. The sum of all fits is unknown then. All readers of
     finished fits use this decision.
@@ -551,7 +561,8 @@ def unread_place(book: Ledger) -> tuple[str | None, bool]:
         with closing(opened_beside(place, book)) as target:
             if there:
                 return unread_place(target)
-            if target.facts() and not ended:
+            facts = target.facts().keys()
+            if not ended and facts and facts <= _BEGUN:
                 return None, False
     except HeldLedger:
         raise

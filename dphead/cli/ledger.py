@@ -184,7 +184,9 @@ def _spent(book: Any, as_json: bool) -> None:
     if fits:
         click.echo(_fits_table(fits))
     notes = list[str]()
-    others = charged_elsewhere(book.meta("dataset_id"), book.path, notes=notes)
+    # an empty ledger on a server has no values
+    named = book.meta("dataset_id") or book.dataset_id
+    others = charged_elsewhere(named, book.path, notes=notes)
     if others or notes:
         listed = (f"! not counted here: {o}" for o in others)
         say("Elsewhere", *listed, *(f"! {note}" for note in notes))

@@ -163,6 +163,7 @@ def guarantee_of(
     found = {key: report["guarantee"][key] for key in _GUARANTEE}
     # a budget covers the fits of its ledger, not fits on the same rows elsewhere
     promised = budget_is(ledger) == "guarantee" and counts_all_fits(now)
+    promised &= not now["ledger"]["unread"]
     digest = hashlib.sha256((run / "report.json").read_bytes()).hexdigest()
     return plain(
         {

@@ -154,6 +154,32 @@ def test_a_moved_ledger_keeps_its_budget_and_takes_no_more_charges(
     assert "would exceed the budget" in refused(too_much)
 
 
+def test_show_names_the_file_beside_an_empty_ledger_on_the_server(
+    features, url, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("DPHEAD_LEDGER")
+    fitted("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1)
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    said = words(fitted("ledger", "show", features).out)
+    assert f"not counted here: the ledger {ledger_of(features).path} (1 fit" in said
+
+
+def test_a_damaged_place_of_a_moved_ledger_is_unknown(
+    features, url, tmp_path, monkeypatch
+):
+    """The closed file lacks later fits, and a role that may charge can damage it."""
+    monkeypatch.delenv("DPHEAD_LEDGER")
+    fitted("fit", features, "-o", tmp_path / "run", *LS, "--epsilon", 1)
+    fitted("ledger", "move", features, url)
+    monkeypatch.setenv("DPHEAD_LEDGER", url)
+    assert read_known(tmp_path / "run").fits is not None
+    book = Ledger(url, id_of(features))
+    with book.transaction():
+        book.set_once("x", "y")  # without a seal
+    with pytest.raises(LedgerError, match="is damaged"):
+        read_known(tmp_path / "run")
+
+
 def test_a_move_that_died_between_its_two_ledgers_leaves_none_that_takes_charges(
     features, url, monkeypatch, tmp_path
 ):

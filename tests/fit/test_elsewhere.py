@@ -619,6 +619,21 @@ def stated_now(run):
     return guarantee_of(run, read_known(run), {"class_names": []})
 
 
+def test_an_export_without_its_ledger_states_no_present_sum(
+    features, tmp_path, monkeypatch
+):
+    """Nor a budget, which a later merge can have ended."""
+    indexed(features)
+    fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
+    fit(features, tmp_path / "run", "--epsilon", 1, "--delta", 1e-5)
+    assert "never exceeded" in stated_now(tmp_path / "run")["statement"]
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "second"))
+    stated = stated_now(tmp_path / "run")
+    assert stated["budget_of_all_fits"] is None
+    assert "Later fits and merges are unknown here" in stated["statement"]
+    assert "so far" not in stated["statement"]
+
+
 def test_the_default_ledger_of_another_home_is_not_the_runs_own(
     features, tmp_path, monkeypatch
 ):
@@ -653,7 +668,7 @@ def test_a_ledger_of_other_rows_in_the_place_of_a_runs_own_states_no_sum(tmp_pat
     head.save(tmp_path / "one/run")
     copy = shutil.copytree(tmp_path / "one/run", tmp_path / "two/run")
     assert "is not reachable, so" in words(fitted("report", copy).err)
-    assert f"is epsilon = {as_declared(2.0)}" in stated_now(copy)["statement"]
+    assert f"was epsilon = {as_declared(2.0)}" in stated_now(copy)["statement"]
     with pytest.raises(LedgerError, match="Nothing was exported"):
         guarantee_of(copy, read_run(copy, tmp_path / "two/q.sqlite"), {})
 

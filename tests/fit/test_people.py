@@ -45,7 +45,7 @@ from dphead.fit.ledgers import (
     read_ledger,
 )
 from dphead.fit.noted import note_ledger, notes_path
-from dphead.privacy.ledger import Ledger, LedgerError, server
+from dphead.privacy.ledger import Ledger, LedgerError, seals, server
 from dphead.privacy.ledger.groups import Groups
 from dphead.privacy.ledger.store import AWAITS, COUNTS, MOVED, PEOPLE
 
@@ -830,6 +830,11 @@ def test_the_ledger_to_which_a_copy_moved_is_listed(tmp_path, clinic, monkeypatc
     Path(str(merged)).rename(tmp_path / "gone.sqlite")
     monkeypatch.setattr(ledgers, "ledgers_holding", lambda *_: [str(night)])
     assert read_known(run, place).fits is None
+    moved = Ledger(shutil.copy(night, tmp_path / "moved.sqlite"))
+    with moved.transaction():
+        moved.set_once(MOVED, str(tmp_path / "gone.sqlite.2"))
+        seals.seal(moved)
+    assert read_known(run, moved.path).fits is None
 
 
 def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
