@@ -546,16 +546,16 @@ def unread_place(book: Ledger) -> tuple[str | None, bool]:
     """Return the place of fits that cannot be read, and whether a merge is the cause.
 
     The place is None if all fits can be read: in `book`, or where it was moved or
-    merged. After an interrupted move, they count in `book`, but not if the target is
-    damaged. After an interrupted merge,
-    the target lacks fits of the closed ledgers, and can have other fits, so it is the
-    place for `book` in both roles. The sum of all fits is unknown then. All readers of
-    finished fits use this decision.
+    merged. After an interrupted move, they count in `book`. If the target of a finished
+    move is damaged, it is the place. After an interrupted merge, the target lacks fits
+    of the closed ledgers, and can have other fits. So the target is the place, whether
+    `book` is a closed ledger or the target itself. The sum of all fits is unknown then.
+    All readers of finished fits use this decision.
     """
     place, there = moved_to(book)
     if place is None:
-        begun = [book.path] if book.joining() else [book.meta(INTO)]
-        return begun[0], begun[0] is not None
+        begun = book.path if book.joining() else book.meta(INTO)
+        return begun, begun is not None
     ended = book.meta(MERGED) is not None
     try:
         with closing(opened_beside(place, book)) as target:

@@ -117,7 +117,7 @@ def counted_in(dataset_id: str) -> str:
     """
 
     def counted(closed: Ledger) -> str | None:
-        """Return the data set whose ledger counts a closed ledger, None if open."""
+        """Return the data set whose ledger counts `closed`; None if it is open."""
         if (into := closed.meta(MERGED)) is None:
             return None
         there = _read_own(into, lambda book: holds_all(closed, book) or None)
