@@ -257,9 +257,10 @@ def option_of(declared: Declared, text: str = "") -> click.Parameter:
     is_config, usual = declared.name == "config", declared.default
     if isinstance(usual, tuple) and not option.repeated:
         usual = ",".join(map(str, usual))
+    if not declared.required:  # click 8.3 takes a default of None for a given value
+        given["default"] = usual
     found = click.Option(
         [*(option.flags or (flag,)), declared.name],
-        default=usual,
         required=declared.required,
         multiple=option.repeated,
         metavar=option.metavar,

@@ -125,3 +125,11 @@ def test_a_setting_out_of_its_range_is_refused_before_the_charge(
 def test_features_that_are_none_are_refused(tmp_path, places):
     for path in (places["file"], tmp_path / "missing.h5", tmp_path):
         refused_unseen(tmp_path, "fit", path, "-o", tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["fit", "finetune", "extract"])
+def test_a_missing_output_is_one_line(name, tmp_path):
+    features = features_file(tmp_path / "train.h5")
+    done = dphead(name, features)
+    assert done.code == 2 and "Missing option '-o' / '--output'." in done.err
+    assert "Traceback" not in done.err
