@@ -352,7 +352,8 @@ def holds_all(source: Ledger, target: Ledger) -> bool:
     A move copies all seals except its own. A merge is recorded in the target, in the
     transaction that copies the fits. After a merge, the target must have the entries
     for each fit of the source, and values that a merge fixes (`_keeps_values`). The
-    record alone proves nothing, because any role that may charge can write it.
+    record alone is not enough: a ledger of the data set that is found after the merge
+    can have further fits.
     """
     if source.meta(MERGED) is not None:
         counts = target.meta(f"{COUNTS} {source.meta('dataset_id')}")
