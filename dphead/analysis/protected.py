@@ -155,10 +155,10 @@ def recognizes_rows(data: dict[str, Any]) -> bool:
 
     `data` is a report's entry "data". Rows are recognized by their images, if the index
     has them. Declared people are not enough, because a copy of the rows can lack the
-    declaration. A report of an earlier version has no `images_known`, so its images
+    declaration. A report of an earlier version has no `image_index`, so its images
     count as not recognized.
     """
-    return data.get("dataset_id") is not None and data.get("images_known") is True
+    return None not in (data.get("dataset_id"), data.get("image_index"))
 
 
 def about_copies(report: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ from dphead.privacy.ledger import Ledger, LedgerError, Spent, spent
 from dphead.privacy.ledger.moving import counted_data_sets
 from dphead.privacy.ledger.schema import HeldLedger, canonical
 from dphead.privacy.ledger.seals import check_undamaged
-from dphead.privacy.ledger.server import is_on_server, team_url
+from dphead.privacy.ledger.server import is_on_server, is_url, team_url
 from dphead.privacy.ledger.store import (
     AWAITS,
     IDENTITY,
@@ -166,7 +166,7 @@ class FinishedRun:
         if self.limit is not None and data.get("dataset_id") is not None:
             data = data | {key: ledger[key] for key in ("dataset_id", "people")}
         if self.remarks:  # shared images are not known here
-            data = data | {"images_known": False}
+            data = data | {"image_index": None}
         return report | {"ledger": ledger, "data": data}
 
     def about_unread(self) -> str | None:
@@ -473,10 +473,8 @@ def _ledger_fits(
             )
         return {}
     # a server's URL names all ledgers of the server: the data set selects one
-    on_server = is_on_server(given)
-    book = Ledger(
-        path, report["data"].get("dataset_id") if on_server else None, read_only=True
-    )
+    selected = report["data"].get("dataset_id") if is_url(given) else None
+    book = Ledger(path, selected, read_only=True)
     path = book.path
     check_undamaged(book)
     fits, theirs, limit = book.fits(), book.meta("dataset_id"), _limit(book)

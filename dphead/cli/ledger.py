@@ -286,7 +286,7 @@ def _of_same_rows(which: Path) -> str:
 
     from dphead.analysis.protected import made_of_images
     from dphead.fit.files import extraction_of, is_features_file
-    from dphead.fit.ledgers import knows_images
+    from dphead.fit.ledgers import images_known_in
 
     recognized = (
         "From now on, dphead refuses fits in another ledger on images that it "
@@ -305,7 +305,7 @@ def _of_same_rows(which: Path) -> str:
     with open_features(which) as file:
         if not made_of_images(extraction_of(file)):
             return rows
-        return recognized if knows_images(file) else images
+        return recognized if images_known_in(file) else images
 
 
 def _too_large(which: Path, epsilon: float, delta: float) -> str | None:

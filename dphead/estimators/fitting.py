@@ -40,7 +40,7 @@ from dphead.fit.fit import (
     charge_ledger,
     warn_of_duration,
 )
-from dphead.fit.ledgers import charged_elsewhere, open_ledger
+from dphead.fit.ledgers import charged_elsewhere, is_current, open_ledger
 from dphead.fit.noted import check_noted
 from dphead.fit.options import (
     ALLOW_LARGE_DELTA,
@@ -551,6 +551,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         out, ledger = Path(folder), self.ledger_
         check_folder(out, [])
         about = self._about
+        if not is_current(about.source.image_index):
+            about = replace(about, source=replace(about.source, image_index=None))
         at_fit, notes = about_people(vars(about.source)), self.privacy_.notes
         declared = about.source.dataset_id and ledger.meta(PEOPLE)
         if declared:  # people may be declared after the fit

@@ -365,7 +365,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
         data.source,
         dataset_id=named and counted_in(named),
         people=record,
-        images_known=charged is not None and index is not None,
+        image_index=index.public_id() if charged and index else None,
     )
     return replace(
         data,

@@ -28,7 +28,7 @@ from dphead.data.features import (
 )
 from dphead.fit.head_file import open_head
 from dphead.fit.known_weights import known_weights
-from dphead.fit.ledgers import RowGroups, counted_in, declared_people, knows_images
+from dphead.fit.ledgers import RowGroups, counted_in, declared_people, images_known_in
 from dphead.solvers.head import LinearHead
 
 # keys of an `extraction` that describe how rows were made
@@ -141,8 +141,8 @@ class SourceFacts:
         Whether the source has a group column.
     people : dict or None
         The declared id system of the groups (`declared_people`), or None.
-    images_known : bool
-        Whether the index of images has the images of all rows.
+    image_index : str or None
+        The id of the index that has the images of all rows (`images_known_in`).
     """
 
     n_features: int
@@ -153,7 +153,7 @@ class SourceFacts:
     extraction: dict[str, Any]
     grouped: bool
     people: dict[str, Any] | None = None
-    images_known: bool = False
+    image_index: str | None = None
 
 
 def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
@@ -170,7 +170,7 @@ def source_of(file: FeaturesFile, classes: list[str]) -> SourceFacts:
         extraction=extraction_of(file),
         grouped=file.group is not None,
         people=declared_people(RowGroups.of(file)),
-        images_known=knows_images(file),
+        image_index=images_known_in(file),
     )
 
 

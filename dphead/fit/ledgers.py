@@ -86,6 +86,11 @@ _UNREAD_IMAGES = (
     "index of images. Other data sets with these images can have further fits. A role "
     "that may charge can list them"
 )
+_OTHER_INDEX = (
+    "shared images are not known here, because the index of images in use is not that "
+    "of the fit. Other data sets with these images can have further fits. Set "
+    "DPHEAD_HOME and DPHEAD_LEDGER as in the fit, unless the ledger was moved since"
+)
 _OTHER_HOME = (
     "Or set DPHEAD_HOME to another folder for data sets that share no images and no "
     "people with those of this home."
@@ -1025,6 +1030,8 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     places = [own.path, *([closed] if os.path.isfile(closed) else [])]
     remarks = list[str]()
     others = _known(dataset_id, *(places if found.limit else []), notes=remarks)
+    if not remarks and not is_current(said["data"].get("image_index")):
+        remarks.append(_OTHER_INDEX)
     # A copy at the report's path that does not count the run can have later fits. It
     # can be unknown to this home, for example if arrays have no data set.
     unread = found.fits is None and not found.lost
@@ -1113,9 +1120,20 @@ def _can_be(place: str, identity: str | None, other: Elsewhere) -> bool:
     return same and (None in (identity, other.identity) or identity == other.identity)
 
 
-def knows_images(file: FeaturesFile) -> bool:
-    """Return whether the index in use has the images of all rows of a features file."""
-    return has_home() and _has_images(image_index(), file)
+def index_in_use() -> str | None:
+    """Return the id of the index of images in use, or None if it has no images."""
+    return image_index().public_id() if has_home() else None
+
+
+def is_current(index: str | None) -> bool:
+    """Return whether an index that knew a fit's images is in use, or none knew them."""
+    return index in (None, index_in_use())
+
+
+def images_known_in(file: FeaturesFile) -> str | None:
+    """Return the id of the index in use if it has the images of all rows of a file."""
+    known = has_home() and _has_images(image_index(), file)
+    return index_in_use() if known else None
 
 
 def _has_images(index: ImageIndex, file: FeaturesFile) -> bool:

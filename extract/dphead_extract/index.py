@@ -327,6 +327,10 @@ class ImageIndex:
         """
         return _canonical(self._stored(dataset_id), self._aliases())
 
+    def public_id(self) -> str | None:
+        """Return an id of the index that reveals nothing; None if it has no images."""
+        return self.keyed("public id", 16).hex() if self._names() else None
+
     def knows(self, dataset_id: str) -> bool:
         """Return whether a data set has an entry."""
         return bool(self._kept(dataset_id))

@@ -399,7 +399,7 @@ def test_a_reader_without_the_index_of_images_reads_all_else(
     for text in told:
         assert "shared images are not known here" in words(text)
     found = read_known(run)
-    found.report["data"]["images_known"] = True  # as in a run of extracted images
+    found.report["data"]["image_index"] = "0a"  # as in a run of extracted images
     assert not counts_all_fits(found.report_now())  # which an export states
     rights = "grant it USAGE on schema dphead, and {} on dphead.{}, then"
     with pytest.raises(LedgerError, match=rights.format("SELECT", "images")):

@@ -461,7 +461,7 @@ def test_images_are_known_again_and_have_one_ledger(tmp_path):
     source(tmp_path)
     first = finetune(options(tmp_path, "one", ledger=None))["report"]
     (tmp_path / "images.npz").rename(tmp_path / "moved.npz")
-    assert first["data"]["images_known"]
+    assert first["data"]["image_index"]
     again = replace(
         options(tmp_path, "two", ledger=None), features=tmp_path / "moved.npz"
     )
@@ -500,7 +500,7 @@ def test_a_run_that_protects_nothing_keeps_the_budget_of_each_data_set(
         finetune(replace(given, dataset_id=uuid.uuid4().hex))
     reserve(specs(1, 8.0), book)
     data = identified(given, data, index)
-    assert data.source.images_known is False  # the index keeps none of them
+    assert data.source.image_index is None  # the index keeps none of them
     about = About(source=data.source, name="")
     where = (given.out, ledger, None, True)
     found = beside_others(about, *where, known=data.known).elsewhere

@@ -409,7 +409,8 @@ def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, 
     fitted("ledger", "budget", features, "--epsilon", 3, "--delta", 1e-5)
     report = fit(features, run, "--epsilon", 1, "--delta", 1e-5, *unit)
     recognized = rows == "images"
-    assert report["data"]["images_known"] == recognized
+    known = report["data"]["image_index"]
+    assert known == (image_index().public_id() if recognized else None)
     card = words((run / "report.html").read_text())
     assert ("One ledger counts all known fits; a limit" in card) == recognized
     counted = "Other fits from the same data are counted" in report["statement"]
@@ -421,6 +422,30 @@ def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, 
     assert [outside in text for text in (report["statement"], checked)] == [
         rows == "people"
     ] * 2
+
+
+@pytest.mark.parametrize("home", ["other", "relative"])
+def test_where_images_are_not_known_a_run_states_no_total(tmp_path, monkeypatch, home):
+    """Another ledger can have fits of the images, which this home does not know."""
+    features = features_file(tmp_path / "f.h5", **OF_IMAGES)
+    indexed(features)
+    book = Ledger(tmp_path / "book.sqlite", id_of(features))
+    book.set_budget(3.0, 1e-3)
+    head = DPLeastSquaresClassifier(epsilon=1.0, delta=1e-3, ledger=book).fit(features)
+    head.save(tmp_path / "run")
+    monkeypatch.setenv(
+        "DPHEAD_HOME", home if home == "relative" else str(tmp_path / home)
+    )
+    head.save(tmp_path / "again")
+    found = read_known(tmp_path / "run")
+    written = guarantee_of(tmp_path / "run", found, {"class_names": []})
+    for said in (written["statement"], report_of(tmp_path / "again")["statement"]):
+        assert "Other fits from the same data are counted" not in said
+        assert "can fail to recognize fits on the same images" in said
+    assert written["budget_of_all_fits"] is None
+    assert "shared images are not known here" in words(
+        dphead("check", tmp_path / "run").out
+    )
 
 
 def test_images_of_a_file_are_known_only_if_this_home_has_read_all_of_them(
@@ -438,7 +463,7 @@ def test_images_of_a_file_are_known_only_if_this_home_has_read_all_of_them(
 
     def known(path):
         report = fit(path, path.with_suffix(""), *LARGE)
-        return report["data"]["images_known"]
+        return report["data"]["image_index"] is not None
 
     path = tmp_path / "x.h5"
     for name, shard in (("other", "1/2"), ("own", "0/2")):

@@ -877,9 +877,14 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_same_command(
 def test_no_sum_of_the_shared_ledger_is_stated_before_a_merge_is_finished(
     store, tmp_path, clinic, monkeypatch
 ):
-    """Nor is a fit charged to it, wherever the command dies."""
+    """Nor is a fit charged to it, wherever the command dies. Nor of a data set that was
+    merged before.
+    """
     one, run = made(tmp_path, "one", 0, "--people", clinic), tmp_path / "run"
     fitted("fit", one, "-o", run, *FIT)
+    early, merged = made(tmp_path, "early", 200), tmp_path / "merged"
+    fitted("fit", early, "-o", merged, *FIT)
+    module.declare_people(early, clinic, False)
     two = made(tmp_path, "two", 30)  # half of its people are in both
     charged(two)
     noted = Ledger(tmp_path / "noted.sqlite", id_of(two))
@@ -894,14 +899,15 @@ def test_no_sum_of_the_shared_ledger_is_stated_before_a_merge_is_finished(
         if not book.joining():
             continue
         unknown.append(any(map(is_closed, ledgers.known_ledgers(id_of(two)))))
-        assert book.count_fits() == 1 and read_known(run).ended
+        assert book.count_fits() == 2
+        assert read_known(run).ended and read_known(merged).ended
         with pytest.raises(
             LedgerError, match=r"Repeat .*command `dphead ledger people"
         ):
             charge_groups(one)
     assert unknown == [False, True, True]  # begun, closed, closed
-    found = read_known(run)
-    assert not found.ended and len(found.fits or ()) == 3
+    for found in map(read_known, (run, merged)):
+        assert not found.ended and len(found.fits or ()) == 4
     charge_groups(one)
 
 

@@ -52,7 +52,7 @@ def built(
             "n_rows": 400,
             "extraction": extraction,
             "dataset_id": "d" * 32,
-            "images_known": known,
+            "image_index": "0a" if known else None,
         },
         tuning=tuning,
         warnings=[],

@@ -52,8 +52,8 @@ def spent(
     relation : {"zero_out", "add_remove", "replace_one"}
         The neighboring relation.
     budget : mapping or None, default None
-        The ledger's budget: epsilon, delta, the RDP order ("order") and "is_sum", which
-        is `Ledger.is_sum`.
+        The ledger's budget: epsilon, delta, the RDP order ("order"), "is_sum"
+        (`Ledger.is_sum`), and "filter": "gdp", "rdp", or None before the first fit.
 
     Returns
     -------
@@ -136,9 +136,9 @@ def remaining(
     full = all(e.is_full for e in kind)
     old_full = all(e.is_full for e in events)
     known = (full and old_full) or _has_divergence([*events, *kind], relation)
-    if fits and (not known or (old_full and not full)):
-        # `Ledger._check` refuses this fit: earlier fits used full batches and this fit
-        # does not, or RDP does not bound all of their releases
+    if fits and (not known or (budget["filter"] == "gdp" and not full)):
+        # `Ledger._check` refuses this fit: the budget takes full batches only, or RDP
+        # does not bound all releases
         return 0.0
 
     # More noise spends less, so the largest epsilon is found by bisection.

@@ -551,9 +551,13 @@ def _budget_in(facts: dict[str, str]) -> dict[str, float] | None:
 
 
 def _limit_in(facts: dict[str, str]) -> dict[str, Any] | None:
-    """Return the budget with an entry "is_sum" (`Ledger.is_sum`), or None."""
+    """Return the budget with "is_sum" (`Ledger.is_sum`) and "filter", or None.
+
+    "filter" is "gdp" or "rdp" as the first fit fixed it, or None before.
+    """
     budget = _budget_in(facts)
-    return budget and budget | {"is_sum": SUM in facts}
+    more = {"is_sum": SUM in facts, "filter": facts.get("accounting")}
+    return budget and budget | more
 
 
 def new_fit_id() -> str:

@@ -69,7 +69,7 @@ def test_the_verdict_compares_the_stated_limits(made):
     assert found() == ("", "")
     assert found(max_epsilon=3.0)[0] == "open"  # copies of imported rows
     assert found(max_epsilon=2.9)[0] == "outside"
-    report["data"]["images_known"] = True
+    report["data"]["image_index"] = "0a"
     assert found(max_epsilon=3.0)[0] == "within"
     assert found(max_epsilon=2.9)[0] == "outside"
     report["test"] |= {"accuracy": 0.9, "n": 250}

@@ -179,7 +179,7 @@ def statuses(report):
 
 def test_hazards_stand_as_the_report_says(folder):
     report = read_run(folder / "private").report
-    report = changed(report, data={"images_known": True})
+    report = changed(report, data={"image_index": "0a"})
     found = statuses(report)
     assert found["Several releases of the same data"] == "met"
     assert found["Side channels"] == "not covered"
@@ -201,7 +201,7 @@ def test_hazards_stand_as_the_report_says(folder):
 
 def test_a_card_says_whether_its_ledger_counts_fits_on_copies_of_the_rows(folder):
     imported = read_run(folder / "private").report
-    known = changed(imported, data={"images_known": True})
+    known = changed(imported, data={"image_index": "0a"})
     for report, is_known in ((known, True), (imported, False)):
         report |= {"statement": statement_of(report)}
         cards = {of.__name__: words(of(report)) for of in (page, dpia, model_card)}
@@ -218,11 +218,11 @@ def test_a_card_says_whether_its_ledger_counts_fits_on_copies_of_the_rows(folder
 def test_a_report_without_a_line_on_known_images_counts_no_fits_on_copies(folder):
     """As a report of an earlier version, or of arrays."""
     report = changed(read_run(folder / "private").report, data={})
-    del report["data"]["images_known"]
+    del report["data"]["image_index"]
     assert not counts_all_fits(report)
     report["data"]["people"] = {"system": "clinic", "new": False}
     assert not counts_all_fits(report)
-    report["data"]["images_known"] = True
+    report["data"]["image_index"] = "0a"
     assert counts_all_fits(report)
     in_memory = {"ledger": report["ledger"] | {"path": ":memory:"}}
     assert not counts_all_fits(report | in_memory)

@@ -86,6 +86,19 @@ def test_random_batches_of_groups_in_two_merged_ledgers_have_their_plain_sum(
     assert target.count_fits() == 2
 
 
+def test_nothing_remains_for_random_batches_beside_merged_ones(books):
+    """The budget's first fit had full batches, so it takes no other ones."""
+    source, target = books
+    target.set_budget(5.0, DELTA)
+    sampled = specs(1, 8.0, sampling_prob=0.1)
+    reserve(specs(1, 8.0), target)
+    reserve(sampled, source)
+    merge([source], target)
+    assert target.remaining([spec.event() for spec in sampled], DELTA) == 0
+    with pytest.raises(LedgerError, match="takes full batches only"):
+        reserve(sampled, target)
+
+
 def test_a_moved_ledger_without_charges_is_held_where_it_went(tmp_path):
     """Else `dphead ledger people` finds a ledger that moved to another place."""
     source, target = (Ledger(tmp_path / f"{name}.sqlite", "a") for name in "st")
