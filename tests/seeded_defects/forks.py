@@ -17,7 +17,8 @@ from pathlib import Path
 
 TIMEOUT = 300  # seconds for one mutant, whose tests take a few
 PRINTED = "printed.txt"
-OPTIONS = ("-q", "-p", "no:cacheprovider", "-m", "")  # slow tests too
+# Slow tests too, with their temporary files in the copy.
+OPTIONS = ("-q", "-p", "no:cacheprovider", "-m", "", "--basetemp=tmp")
 FORKS = multiprocessing.get_context("forkserver")
 # One that is missing is skipped.
 FORKS.set_forkserver_preload(
