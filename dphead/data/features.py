@@ -77,6 +77,8 @@ class FeaturesRows:
     valid : ndarray of bool, shape (n_rows,)
         False for unreadable images. Their rows add zero to every sum, so n_rows stays
         the public number of images.
+    groups : ndarray of int64, shape (n_rows,), or None
+        The group id of each row, even of rows beyond the cap; None without groups.
 
     Raises
     ------
@@ -108,9 +110,9 @@ class FeaturesRows:
         self._y = held_labels(labels)
         self.valid = file.valid[self._slots]
         self._y[~self.valid] = -1
-        groups = None if file.group is None else file.group[self._slots]
-        self.within = within_group_cap(groups, group_cap, self._y.shape[:1])
-        cap = groups, group_cap, group_mean
+        self.groups = None if file.group is None else file.group[self._slots]
+        self.within = within_group_cap(self.groups, group_cap, self._y.shape[:1])
+        cap = self.groups, group_cap, group_mean
         self._y, self._means = capped(self._y, self.within, *cap)
         self._whole = self  # a part's means use rows of the whole split
         self.group_cap = group_cap
@@ -128,6 +130,8 @@ class FeaturesRows:
             a[start:stop] for a in (self._slots, self._y, self.within, self.valid)
         )
         own.n_rows, own._loaded = len(own._slots), None
+        if self.groups is not None:
+            own.groups = self.groups[start:stop]
         if self._means is not None:
             own._means = self._means.part(start, stop)
         own._load(memory)

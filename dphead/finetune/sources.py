@@ -40,9 +40,9 @@ from dphead.solvers.settings import typed
 from dphead.sums.hosts import Hosts, bounds
 
 
-@dataclass(frozen=True)
-class Data:
-    """Hold the rows of one source.
+@dataclass(frozen=True, kw_only=True)
+class Data(files.SplitRows):
+    """Hold the rows of one source, to train or to measure on.
 
     Attributes
     ----------
@@ -56,20 +56,12 @@ class Data:
         Shape of a row, such as (channels, h, w).
     pixels : bool
         Whether rows are 8-bit images, not feature maps.
-    split : str
-        The split of the rows; "all" for a source without splits.
-    source : SourceFacts
-        Public description of the source, for the report.
     digests : ndarray or None
         Digests of images, for the index of known images.
-    groups : ndarray or None
-        Group ids of images, for the index of people.
     charged : RowGroups or None
         The groups that the charge compares; None without a data set.
     known : tuple of Overlap
         For a ledger in memory, the known data sets that have some of the images.
-    holdout : dict
-        How --test-fraction split the features file; {} without --test-fraction.
     facts : dict
         Values that must be equal on all processes (`agree`).
     digest : str
@@ -81,13 +73,9 @@ class Data:
     measured: Opened | None
     shape: tuple[int, ...]
     pixels: bool
-    split: str
-    source: SourceFacts
     digests: np.ndarray | None = None
-    groups: np.ndarray | None = None
     charged: RowGroups | None = None
     known: tuple[Overlap, ...] = ()
-    holdout: dict[str, Any] = field(default_factory=dict)
     facts: Mapping[str, str | list[str]] = field(default_factory=dict)
     digest: str = ""
 
@@ -153,6 +141,7 @@ def _load_maps(
             shape=shape,
             pixels=False,
             split=split or file.split_names[0],
+            groups=rows.groups,
             charged=RowGroups.of(file),
             holdout=file.holdout,
             facts={"n_rows": str(rows.n_rows)} | files.file_facts(file),
@@ -398,11 +387,7 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     data = load_data(options, path, options.test_split, is_test=True)
     assert data.measured is not None
     own, given = train.source, data.source
-    same_file = path.samefile(options.features)
-    same = same_file if given.dataset_id is None else given.dataset_id == own.dataset_id
-    splits = (train.split, data.split)
-    grouped = data.holdout.get("by") == "group"
-    origin = files.test_origin(same, same_file, splits, grouped, options.test_is)
+    origin = files.test_origin(options, options.group_cap, train, data)
     for name, wanted, got in (
         ("shape", train.shape, data.shape),
         ("classes", own.class_names, given.class_names),

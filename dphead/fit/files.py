@@ -5,7 +5,7 @@ To predict or to measure, images are first turned into the head's features.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -15,7 +15,7 @@ from dphead_extract.features.disk import read_names
 from dphead_extract.features.format import FeaturesFile, open_features
 from dphead_extract.features.rows import Header
 from dphead_extract.features.seal import MAGIC
-from dphead_extract.items import name_of
+from dphead_extract.items import UNGROUPED, name_of
 from dphead_extract.sources.columns import Columns
 
 from dphead.analysis.protected import made_of_images, parts_of
@@ -29,6 +29,7 @@ from dphead.data.features import (
 from dphead.fit.head_file import open_head
 from dphead.fit.known_weights import known_weights
 from dphead.fit.ledgers import RowGroups, counted_in, declared_people, images_known_in
+from dphead.fit.options import RunOptions
 from dphead.solvers.head import LinearHead
 
 # keys of an `extraction` that describe how rows were made
@@ -262,27 +263,46 @@ def check_labels(
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SplitRows:
+    """Hold what `test_origin` compares of training rows and test rows.
+
+    Attributes
+    ----------
+    source : SourceFacts
+        Public description of the source. Test images have no data set id. They belong
+        to the training rows' data set only if they are in the same file.
+    split : str
+        Their split. "all" is the whole data set. Splits of two files may overlap,
+        because two tables or two values of --test-fraction can split the same images.
+    groups : (n,) int64 or None
+        Group id of each row; None without groups. Private.
+    holdout : dict
+        How --test-fraction split the features file; {} without --test-fraction.
+    """
+
+    source: SourceFacts
+    split: str
+    groups: np.ndarray | None = None
+    holdout: dict[str, Any] = field(default_factory=dict)
+
+
 def test_origin(
-    same_data: bool,
-    same_file: bool,
-    splits: tuple[str, str],
-    grouped: bool,
-    test_is: str,
+    options: RunOptions, group_cap: int | None, train: SplitRows, test: SplitRows
 ) -> str:
-    """Return where test rows come from.
+    """Return where test rows come from, and tell the data holder of training people.
+
+    Groups of one file are compared, and groups of one declared id system. No origin
+    depends on a group.
 
     Parameters
     ----------
-    same_data, same_file : bool
-        Whether training and test rows belong to one data set, and to one file.
-    splits : (str, str)
-        Splits of the training rows and of the test rows. "all" is the whole data set.
-        Splits of two files may overlap, because two tables or two values of
-        --test-fraction can split the same images.
-    grouped : bool
-        Whether --test-fraction set whole groups apart.
-    test_is : str
-        Whether the test rows are public or private.
+    options : RunOptions
+        The files, and whether the test rows are public.
+    group_cap : int or None
+        The group cap; None if the fit protects rows.
+    train, test : SplitRows
+        The training rows and the test rows.
 
     Returns
     -------
@@ -293,21 +313,65 @@ def test_origin(
     Raises
     ------
     ValueError
-        If exact figures on the training rows would be published.
+        If exact figures on the training rows would be published, or on rows of groups
+        that the fit protects. The second error depends on private ids, so it is for the
+        data holder only.
     """
-    if not same_data:
-        return "another data set"
-    split, test_split = splits
-    if same_file and split != test_split and "all" not in splits:
-        return "other groups" if grouped else "another split"
-    if test_is == "public":
+    same_file = options.test is None or options.test.samefile(options.features)
+    data_set, own = test.source.dataset_id, train.source.dataset_id
+    splits = {train.split, test.split}
+    origin = "training rows"
+    if not (same_file if data_set is None else data_set == own):
+        origin = "another data set"
+    elif same_file and len(splits) == 2 and "all" not in splits:
+        by_group = test.holdout.get("by") == "group"
+        origin = "other groups" if by_group else "another split"
+    public = options.test_is == "public"
+    if public and origin == "training rows":
         raise ValueError(
             "--test-is public needs test rows that cannot be training rows, because "
             "the report publishes the exact accuracy on them. Test on a different "
             "split of the training file (after --test-fraction, `test`) or on another "
             "data set. Or drop --test-is to see the accuracy on your screen only."
         )
-    return "training rows"
+    known = _rows_of_training_groups(train, test, same_file)
+    if known and public and group_cap is not None:
+        raise ValueError(
+            "--test-is public with --group-cap needs test rows of other groups, "
+            "because the report publishes the exact accuracy on them. The groups of "
+            f"{known:,} test rows have training rows too. Put each group into one "
+            "split, such as with --test-fraction 0.2:groups of `dphead extract`. Or "
+            "drop --test-is to see the accuracy on your screen only."
+        )
+    if known:
+        from dphead_extract.sources.opening import tell_doubts
+
+        tell_doubts(
+            [
+                f"the groups of {known:,} test rows have training rows too, so the "
+                "test accuracy is not one of new people"
+            ]
+        )
+    return origin
+
+
+def _rows_of_training_groups(train: SplitRows, test: SplitRows, same_file: bool) -> int:
+    """Return how many test rows have the group of a training row. Private.
+
+    Ids of two files are compared only if one id system was declared for both. Otherwise
+    the result is 0.
+    """
+    if train.groups is None or test.groups is None:
+        return 0
+    if not same_file:
+        # --people of `finetune` is for all its images. Images have no data set id.
+        images = test.source.dataset_id is None
+        people = train.source.people, (train if images else test).source.people
+        systems = {(one or {}).get("system") for one in people}
+        if len(systems) == 2 or None in systems:
+            return 0
+    grouped = test.groups != UNGROUPED
+    return int(np.sum(grouped & np.isin(test.groups, train.groups)))
 
 
 def measured_rows(

@@ -18,6 +18,7 @@ from dphead.data.features import FeaturesRows, load_features
 from dphead.data.on_axes import RowsOnAxes
 from dphead.fit.backends import block_sum
 from dphead.fit.files import (
+    SplitRows,
     check_features,
     check_selection,
     class_names,
@@ -120,7 +121,7 @@ def fit_files(
         if hosts is not None and not hosts.first:
             head = _prepare(plan, about, *given, hosts).serve()
             return {"report": None, "test": None, "seconds": None, "head": head}
-        test = _open_test(options, about, file)
+        test = _open_test(options, about, rows, file)
         n_test = 0 if test is None else len(test[0])
         # disk space for the stored values, which a resume needs
         width = plan.facts.n_features + 1
@@ -345,7 +346,7 @@ def _facts_to_agree(
 
 
 def _open_test(
-    options: FitOptions, about: About, train: FeaturesFile
+    options: FitOptions, about: About, train: FeaturesRows, trained: FeaturesFile
 ) -> _TestRows | None:
     """Return the test rows, or None if the options name none.
 
@@ -354,19 +355,25 @@ def _open_test(
     """
     if options.test is None and options.test_split is None:
         return None
-    path = options.test or train.path
+    path = options.test or trained.path
     rows, file = load_features(path, options.test_split, memory=0)
     with file:
-        own = train.config["backbone"]
-        check_features(file, train.feature_space, train.n_features, own)
+        own = trained.config["backbone"]
+        check_features(file, trained.feature_space, trained.n_features, own)
+        source = replace(
+            about.source, dataset_id=counted_in(file.dataset_id), people=file.people
+        )
+        train_split = options.split or trained.split_names[0]
+        test_split = options.test_split or file.split_names[0]
         origin = test_origin(
-            counted_in(file.dataset_id) == about.source.dataset_id,
-            path.samefile(train.path),
-            (
-                options.split or train.split_names[0],
-                options.test_split or file.split_names[0],
+            options,
+            options.group_cap,
+            SplitRows(source=about.source, split=train_split, groups=train.groups),
+            SplitRows(
+                source=source,
+                split=test_split,
+                groups=rows.groups,
+                holdout=file.holdout,
             ),
-            file.holdout.get("by") == "group",
-            options.test_is,
         )
         return *measured_rows(rows, file, about.source.class_names), origin

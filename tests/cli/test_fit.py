@@ -507,6 +507,43 @@ def test_test_rows_split_in_another_file_are_no_public_test_rows(tmp_path, by):
     assert "some or all are training" in fitted(*fit).out
 
 
+def table_of_groups(folder, people, split, *more):
+    """Import 40 rows of a table with these ids and splits."""
+    lines = [f"{i % 2},{-i},{i % 2},{p},{split[i % 2]}" for i, p in enumerate(people)]
+    table = folder / f"{split[0]}.csv"
+    table.write_text("\n".join(["x0,x1,label,group,split", *lines]))
+    given = ("--classes", "0,1", "--not-fitted-on-these-rows", *more)
+    fitted("features", "import", table, "-o", table.with_suffix(".h5"), *given)
+    return table.with_suffix(".h5")
+
+
+def test_rows_of_protected_people_are_no_public_test_rows(tmp_path, run):
+    """One person's rows would change exact figures that the report publishes."""
+    people = [i if i < 14 else 100 + i // 2 for i in range(40)]  # 13 in both splits
+    file = table_of_groups(tmp_path, people, ("train", "test"))
+    given = ("fit", file, "--split", "train", "--test-split", "test", *PROTOTYPES)
+    public = (*given, "-o", run, "--test-is", "public")
+    said = refusal(*public, "--group-cap", 2)
+    assert "The groups of 13 test rows have training rows too" in words(said)
+    assert charges() == 0 and not run.exists()
+    shown = fitted(*given, "-o", run, "--group-cap", 2)
+    assert "! private, for the data holder only: the groups of 13" in words(shown.err)
+    assert report_of(run)["test_rows"] == "another split"
+    assert "have training rows" not in str(report_of(run))
+
+
+def test_each_person_in_one_split_may_be_a_public_test_row(tmp_path, run):
+    """Rows without an id are people of their own."""
+    people = ["" if i < 20 else i for i in range(40)]
+    file = table_of_groups(tmp_path, people, ("train", "test"))
+    given = (file, "--split", "train", "--test-split", "test", "--test-is", "public")
+    shown = fitted("fit", *given, *PROTOTYPES, "-o", run, "--group-cap", 2)
+    assert "have training rows too" not in words(shown.err)
+    report = report_of(run)
+    assert report["test"]["n"] == 20
+    assert "No guarantee of a fit or a ledger covers" in report["statement"]
+
+
 def swapped_tables(folder):
     """Extract 40 images by two tables: one's training images are the other's test."""
     pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)

@@ -456,6 +456,22 @@ def test_training_rows_are_no_public_test_rows(test, tmp_path):
     assert (report["test_rows"], report["test"]) == ("training rows", None)
 
 
+def test_images_of_protected_people_are_no_public_test_rows(tmp_path, capsys):
+    """The report would hold exact figures on people whom epsilon covers."""
+    splits = np.load(source(tmp_path))["split"]
+    people = [np.flatnonzero(splits == split) for split in ("train", "test")]
+    group = np.arange(len(splits))
+    group[people[1]] = people[0][: len(people[1])]
+    source(tmp_path, group=group)
+    ours = options(tmp_path, "run", group_cap=1)
+    with pytest.raises(ValueError, match="needs test rows of other groups"):
+        finetune(ours)
+    assert not (tmp_path / "ledger.sqlite").exists()
+    assert not (tmp_path / "run").exists()
+    finetune(replace(ours, test_is="private", dry_run=True))
+    assert "have training rows too" in " ".join(capsys.readouterr().err.split())
+
+
 def test_images_are_known_again_and_have_one_ledger(tmp_path):
     """Whatever their file is called: the second training is charged to the first's."""
     source(tmp_path)

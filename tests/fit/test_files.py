@@ -1,6 +1,7 @@
 """Which files a fit takes: how the rows of a file were chosen decides."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -12,7 +13,9 @@ from dphead_extract.shards import Shard, join_shards
 from dphead_extract.sources.holdout import Holdout
 
 from dphead import DPLeastSquaresClassifier
-from dphead.fit.files import check_selection
+from dphead.fit.files import SplitRows, check_selection, source_of_arrays
+from dphead.fit.files import test_origin as rows_origin
+from dphead.fit.options import FitOptions
 
 N, CAP = 12, 2
 RELATIONS = ("zero_out", "add_remove", "replace_one")
@@ -180,3 +183,46 @@ def test_joined_files_keep_how_their_rows_were_chosen(tmp_path, config):
     with open_features(joined) as file:
         assert {key: file.config[key] for key in config} == config
         assert ("limit" in file.config) == ("limit" in config)
+
+
+A, NEW, B = ({"system": s, "new": new} for s, new in (("a", 0), ("a", 1), ("b", 0)))
+
+
+@pytest.mark.parametrize(
+    "own, given, data_set, found",
+    [
+        (A, A, "2", True),
+        (A, NEW, "2", True),
+        (A, None, None, True),
+        (A, B, "2", False),
+        (A, None, "2", False),
+        (None, None, "2", False),
+        (None, None, None, False),
+    ],
+)
+def test_ids_of_two_files_are_compared_within_one_id_system(
+    tmp_path, own, given, data_set, found, capsys
+):
+    """Equal ids of two id systems are two people."""
+    for name in ("train", "test"):
+        (tmp_path / name).touch()
+    paths = {"features": tmp_path / "train", "test": tmp_path / "test"}
+    source = source_of_arrays(3, ["a", "b"])
+    train = SplitRows(
+        source=replace(source, dataset_id="1", people=own),
+        split="all",
+        groups=np.array([-1, 4, 5]),
+    )
+    test = SplitRows(
+        source=replace(source, dataset_id=data_set, people=given),
+        split="all",
+        groups=np.array([-1, 5, 5, 6]),
+    )
+    options = FitOptions(**paths, out=tmp_path / "run", test_is="public")
+    assert rows_origin(options, None, train, test) == "another data set"
+    assert ("the groups of 2 test rows" in capsys.readouterr().err) == found
+    if found:
+        with pytest.raises(ValueError, match="The groups of 2 test rows"):
+            rows_origin(options, 1, train, test)
+    else:
+        rows_origin(options, 1, train, test)
