@@ -265,9 +265,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
         ------
         ValueError
             If the classes were not declared, or if there are label sets. If `tuning` is
-            "none", and the ledger has earlier fits, or a different ledger has fits on
-            the same images. If the classifier is a fold of `cross_validate`. If the
-            folder is a file or holds a finished run.
+            "none", and the fit is a search's, or the ledger has earlier fits, or a
+            different ledger has fits on the same images. If the classifier is a fold of
+            `cross_validate`. If the folder is a file or holds a finished run.
         AttributeError, LedgerError
             If the fit's ledger is unavailable, does not have this fit, or does not
             count all fits (`ledger_`).

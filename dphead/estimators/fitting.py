@@ -252,9 +252,10 @@ class PrivateEstimator(BaseEstimator):
         state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
         ledger = state.pop("_ledger", None)
         path = getattr(ledger, "path", ledger)
-        given = getattr(state["ledger"], "path", IN_MEMORY)
-        if given != IN_MEMORY:  # replace an open file by its path
-            state["ledger"] = given
+        given = getattr(state["ledger"], "path", state["ledger"])
+        if isinstance(given, str | os.PathLike) and given != IN_MEMORY:
+            # an open file is replaced by its path, and any working folder can open it
+            state["ledger"] = given if is_on_server(given) else os.path.abspath(given)
         return state if path in (None, IN_MEMORY) else {**state, "_ledger": path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -509,6 +510,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         pickled.
         """
         self._about = about
+        # settings can be changed after the fit
+        self._was_candidate = vars(self).get("_is_candidate", False)
         # without the time, which is private and could be published in a pickle
         self._result: Any = replace(
             result,
@@ -540,8 +543,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
         Raises ValueError for a fold of `cross_validate`, if the folder holds an
         interrupted run, and as `check_folder` does. Raises it too if `tuning` is "none"
-        and this or a different ledger has earlier fits. Raises LedgerError as
-        `ledger_`.
+        and the fit is a search's, or if this or a different ledger has earlier fits.
+        Raises LedgerError as `ledger_`.
         """
         if vars(self).get("_is_fold"):
             raise ValueError(
@@ -561,6 +564,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             about = replace(about, source=source)
             now = about_people(vars(source)) or ""
             notes = [note.replace(at_fit or now, now) for note in notes]
+        searched = vars(self).get("_was_candidate")
+        if tuning == "none" and searched:
+            raise ValueError(
+                'tuning "none" is not true: this fit uses a clone with changed '
+                "settings, as in a grid search. Leave out `tuning`, or pass how the "
+                "settings were chosen."
+            )
         first = [fit["fit_id"] for fit in ledger.fits()[:1]]
         if tuning == "none" and first not in ([], [self._result.fit_id]):
             raise tuned_on(ledger.path)
@@ -586,7 +596,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
                 result,
                 tested=NOT_TESTED,
                 declared=tuning,
-                tuning=tuned,
+                tuning="NOT ACCOUNTED" if searched else tuned,
                 sha256=save(out, result.trained, facts),
             )
 

@@ -282,8 +282,9 @@ class DPFinetuneClassifier(PrivateClassifier):
         Raises
         ------
         ValueError
-            If `tuning` is invalid, or "none" although a ledger has earlier fits of the
-            data. If the folder is a file or holds a finished run.
+            If `tuning` is invalid, or "none" although the fit is a search's or a ledger
+            has earlier fits of the data. If the folder is a file or holds a finished
+            run.
         LedgerError
             If the fit's ledger is unavailable, does not have this fit, or does not
             count all fits (`ledger_`).

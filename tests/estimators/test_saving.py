@@ -8,6 +8,7 @@ from commands import dphead, features_file, id_of, words
 from core import toy
 from exports import holds
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
 from dphead import (
     DPAutoClassifier,
@@ -238,6 +239,39 @@ def test_parameters_that_are_set_after_a_fit_do_not_decide_its_tuning(tmp_path):
     model = DPFeatureCovarianceClassifier(epsilon=1, clip_norm=0.5).fit(features)
     model.set_params(clip_norm=None).save(tmp_path / "run")
     assert read_run(tmp_path / "run").report["tuning"] == "NOT ACCOUNTED"
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_fit_of_a_search_is_not_saved_as_one_without_tuning(tmp_path, counted):
+    """Its report warns that the clone has changed settings, as in a grid search."""
+    ledger = tmp_path / "book.sqlite" if counted else None
+    model = DPFeatureCovarianceClassifier(delta=1e-3, classes=CLASSES, ledger=ledger)
+    model = clone(model).set_params(epsilon=2).fit(X, Y)
+    with pytest.raises(ValueError, match="clone with changed settings"):
+        model.save(tmp_path / "none", tuning="none")
+    model.save(run := tmp_path / "run")
+    assert read_run(run).report["tuning"] == "NOT ACCOUNTED"
+
+
+def test_settings_that_are_changed_after_the_fit_of_a_clone_are_no_search(tmp_path):
+    given = {"delta": 1e-3, "classes": CLASSES, "ledger": tmp_path / "book.sqlite"}
+    model = clone(DPFeatureCovarianceClassifier(**given)).fit(X, Y)
+    model.set_params(epsilon=2).save(run := tmp_path / "run")
+    assert read_run(run).report["tuning"] == "none"
+
+
+def test_a_pickled_classifier_charges_the_same_ledger_in_another_folder(
+    tmp_path, monkeypatch
+):
+    """A ledger that starts there would not count the earlier fit."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    given = {"delta": 1e-3, "classes": CLASSES, "ledger": "book.sqlite"}
+    kept = pickle.dumps(DPFeatureCovarianceClassifier(**given).fit(X, Y))
+    monkeypatch.chdir(tmp_path / "second")
+    assert len(pickle.loads(kept).fit(X, Y).ledger_.fits()) == 2
+    assert not list((tmp_path / "second").iterdir())
 
 
 def test_a_fit_that_its_ledger_lacks_is_not_saved(tmp_path):
