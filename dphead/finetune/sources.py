@@ -22,7 +22,7 @@ from dphead.finetune.models import pixel_scale
 from dphead.finetune.network import NetworkSpec
 from dphead.finetune.options import FinetuneOptions, Scale
 from dphead.finetune.rows import ImageRows, group_places
-from dphead.fit import files
+from dphead.fit import files, ledgers
 from dphead.fit.files import DECLARED_IN_FIT, SourceFacts, source_of_arrays
 from dphead.fit.ledgers import (
     IN_MEMORY,
@@ -142,6 +142,7 @@ def _load_maps(
             pixels=False,
             split=split or file.split_names[0],
             groups=rows.groups,
+            images=ledgers.known_images(file.dataset_id) if options.test else None,
             charged=RowGroups.of(file),
             holdout=file.holdout,
             facts={"n_rows": str(rows.n_rows)} | files.file_facts(file),
@@ -214,6 +215,7 @@ def _load_images(
             grouped=source.group is not None,
         ),
         digests=digests,
+        images=digests[:, 0] if digests.size else None,
         groups=source.group,
         facts=shared,
         digest=digest,
@@ -378,13 +380,14 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     """Return (test rows, their origin) from --test or another split, or None.
 
     `files.test_origin` names the origin. Images at a different path count as another
-    data set. Raises ValueError if shape, classes or features of the test rows differ
-    from those of the training rows.
+    data set. Raises ValueError as it does, and if shape, classes or features of the
+    test rows differ from those of the training rows.
     """
     if options.test is None and options.test_split is None:
         return None
     path = options.test or options.features
-    data = load_data(options, path, options.test_split, is_test=True)
+    index = known_images(options)
+    data = load_data(options, path, options.test_split, index, is_test=True)
     assert data.measured is not None
     own, given = train.source, data.source
     origin = files.test_origin(options, options.group_cap, train, data)

@@ -277,6 +277,8 @@ class SplitRows:
         because two tables or two values of --test-fraction can split the same images.
     groups : (n,) int64 or None
         Group id of each row; None without groups. Private.
+    images : ndarray or None
+        Digests of the known images of their data set, if --test names a file. Private.
     holdout : dict
         How --test-fraction split the features file; {} without --test-fraction.
     """
@@ -284,16 +286,18 @@ class SplitRows:
     source: SourceFacts
     split: str
     groups: np.ndarray | None = None
+    images: np.ndarray | None = None
     holdout: dict[str, Any] = field(default_factory=dict)
 
 
 def test_origin(
     options: RunOptions, group_cap: int | None, train: SplitRows, test: SplitRows
 ) -> str:
-    """Return where test rows come from, and tell the data holder of training people.
+    """Return where test rows come from.
 
-    Groups of one file are compared, and groups of one declared id system. No origin
-    depends on a group.
+    The data holder is told of test rows that are known to be of training people, or to
+    be images of the training data set. Groups of one file are compared, and groups of
+    one declared id system. No origin depends on a group or an image.
 
     Parameters
     ----------
@@ -313,9 +317,9 @@ def test_origin(
     Raises
     ------
     ValueError
-        If exact figures on the training rows would be published, or on rows of groups
-        that the fit protects. The second error depends on private ids, so it is for the
-        data holder only.
+        If exact figures on the training rows would be published, on known images of
+        their data set, or on rows of groups that the fit protects. The last two errors
+        depend on private ids and images, so they are for the data holder only.
     """
     same_file = options.test is None or options.test.samefile(options.features)
     data_set, own = test.source.dataset_id, train.source.dataset_id
@@ -334,6 +338,14 @@ def test_origin(
             "split of the training file (after --test-fraction, `test`) or on another "
             "data set. Or drop --test-is to see the accuracy on your screen only."
         )
+    shared = origin == "another data set" and _shared_images(train, test)
+    if shared and public:
+        raise ValueError(
+            "--test-is public needs test images that cannot be training images, and "
+            f"{shared:,} images of the test data set are in the training data set. "
+            "Remove these images from the test source and extract it again. Or drop "
+            "--test-is to see the accuracy on your screen only."
+        )
     known = _rows_of_training_groups(train, test, same_file)
     if known and public and group_cap is not None:
         raise ValueError(
@@ -343,16 +355,29 @@ def test_origin(
             "split, such as with --test-fraction 0.2:groups of `dphead extract`. Or "
             "drop --test-is to see the accuracy on your screen only."
         )
+    doubts = []
+    if shared:
+        doubts += [
+            f"{shared:,} images of the test data set are in the training data set, so "
+            "the test accuracy is not one of new images"
+        ]
     if known:
+        doubts += [
+            f"the groups of {known:,} test rows have training rows too, so the test "
+            "accuracy is not one of new people"
+        ]
+    if doubts:
         from dphead_extract.sources.opening import tell_doubts
 
-        tell_doubts(
-            [
-                f"the groups of {known:,} test rows have training rows too, so the "
-                "test accuracy is not one of new people"
-            ]
-        )
+        tell_doubts(doubts)
     return origin
+
+
+def _shared_images(train: SplitRows, test: SplitRows) -> int:
+    """Return how many known images two data sets share. Private."""
+    if train.images is None or test.images is None:
+        return 0
+    return int(np.isin(test.images, train.images).sum())
 
 
 def _rows_of_training_groups(train: SplitRows, test: SplitRows, same_file: bool) -> int:

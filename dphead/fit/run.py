@@ -30,7 +30,7 @@ from dphead.fit.files import (
 )
 from dphead.fit.fit import About, Fit, FitResult, RowSizes
 from dphead.fit.head_file import save_head
-from dphead.fit.ledgers import RowGroups, counted_in
+from dphead.fit.ledgers import RowGroups, counted_in, known_images
 from dphead.fit.loop import Progress
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
@@ -355,7 +355,7 @@ def _open_test(
     """
     if options.test is None and options.test_split is None:
         return None
-    path = options.test or trained.path
+    path, named = options.test or trained.path, options.test is not None
     rows, file = load_features(path, options.test_split, memory=0)
     with file:
         own = trained.config["backbone"]
@@ -368,11 +368,17 @@ def _open_test(
         origin = test_origin(
             options,
             options.group_cap,
-            SplitRows(source=about.source, split=train_split, groups=train.groups),
+            SplitRows(
+                source=about.source,
+                split=train_split,
+                groups=train.groups,
+                images=known_images(trained.dataset_id) if named else None,
+            ),
             SplitRows(
                 source=source,
                 split=test_split,
                 groups=rows.groups,
+                images=known_images(file.dataset_id) if named else None,
                 holdout=file.holdout,
             ),
         )

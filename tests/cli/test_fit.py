@@ -21,6 +21,7 @@ from commands import (
     features_file,
     fit,
     fitted,
+    id_of,
     refusal,
     refused,
     report_of,
@@ -39,6 +40,7 @@ from dphead.cli import budget, summary
 from dphead.estimators.classifiers import DPAutoClassifier
 from dphead.fit import duration
 from dphead.fit.head_file import open_head
+from dphead.fit.ledgers import image_index
 from dphead.fit.options import FitOptions
 from dphead.fit.run import fit_files
 from dphead.planning.calibration import mu_from_epsilon
@@ -229,6 +231,21 @@ def test_training_rows_are_no_public_test_rows(features, run, tmp_path, test, ep
     assert "some or all are training" in fitted(*fixed).out
     report = report_of(run)
     assert (report["test_rows"], report["test"]) == ("training rows", None)
+
+
+def test_known_training_images_are_no_public_test_rows(run, tmp_path):
+    """Private ones are told to the data holder only."""
+    files = [features_file(tmp_path / f"{one}.h5", **OF_IMAGES) for one in "ab"]
+    for first, file in enumerate(files):  # all images but one are in both
+        image_index().add(id_of(file), np.arange(first, 240, dtype=np.uint64))
+    given = ("fit", files[0], "-o", run, *PROTOTYPES, "--test", files[1])
+    said = refusal(*given, "--test-is", "public")
+    assert "239 images of the test data set are in the training data set" in words(said)
+    assert charges() == 0 and not run.exists()
+    shown = fitted(*given)
+    assert "! private, for the data holder only: 239 images" in words(shown.err)
+    assert report_of(run)["test_rows"] == "another data set"
+    assert "239 images" not in str(report_of(run))
 
 
 @pytest.mark.parametrize("command", ["fit", "finetune"])

@@ -456,6 +456,18 @@ def test_training_rows_are_no_public_test_rows(test, tmp_path):
     assert (report["test_rows"], report["test"]) == ("training rows", None)
 
 
+def test_training_images_under_another_path_are_no_public_test_rows(tmp_path, capsys):
+    path = source(tmp_path)
+    named = {"test": tmp_path / "copy.npz", "test_split": "train"}
+    named["test"].write_bytes(path.read_bytes())
+    ours = options(tmp_path, "run", **named)
+    with pytest.raises(ValueError, match="images of the test data set are in the"):
+        finetune(ours)
+    assert not (tmp_path / "ledger.sqlite").exists()
+    finetune(replace(ours, test_is="private", dry_run=True))
+    assert "is not one of new images" in " ".join(capsys.readouterr().err.split())
+
+
 def test_images_of_protected_people_are_no_public_test_rows(tmp_path, capsys):
     """The report would hold exact figures on people whom epsilon covers."""
     splits = np.load(source(tmp_path))["split"]
