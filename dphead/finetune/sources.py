@@ -356,7 +356,7 @@ def identified(options: FinetuneOptions, data: Data, index: ImageIndex | None) -
         data.source,
         dataset_id=named and counted_in(named),
         people=record,
-        image_index=index.public_id() if charged and index else None,
+        image_index=index.public_id(charged.dataset_id) if charged and index else None,
     )
     return replace(
         data,

@@ -143,7 +143,8 @@ class SourceFacts:
     people : dict or None
         The declared id system of the groups (`declared_people`), or None.
     image_index : str or None
-        The id of the index that has the images of all rows (`images_known_in`).
+        The public id of the index entry that has the images of all rows
+        (`images_known_in`).
     """
 
     n_features: int

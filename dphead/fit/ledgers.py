@@ -87,9 +87,9 @@ _UNREAD_IMAGES = (
     "that may charge can list them"
 )
 _OTHER_INDEX = (
-    "shared images are not known here, because the index of images in use is not that "
-    "of the fit. Other data sets with these images can have further fits. Set "
-    "DPHEAD_HOME and DPHEAD_LEDGER as in the fit, unless the ledger was moved since"
+    "shared images are not known here, because the index of images in use lacks the "
+    "entry that the fit used. Other data sets with these images can have further fits. "
+    "Set DPHEAD_HOME and DPHEAD_LEDGER as in the fit, unless the ledger was moved since"
 )
 _OTHER_HOME = (
     "Or set DPHEAD_HOME to another folder for data sets that share no images and no "
@@ -1120,20 +1120,21 @@ def _can_be(place: str, identity: str | None, other: Elsewhere) -> bool:
     return same and (None in (identity, other.identity) or identity == other.identity)
 
 
-def index_in_use() -> str | None:
-    """Return the id of the index of images in use, or None if it has no images."""
-    return image_index().public_id() if has_home() else None
+def is_current(entry: str | None) -> bool:
+    """Return whether the index in use has the entry of a fit's images.
 
-
-def is_current(index: str | None) -> bool:
-    """Return whether an index that knew a fit's images is in use, or none knew them."""
-    return index in (None, index_in_use())
+    `entry` is `SourceFacts.image_index`. True if no index knew the images at the fit.
+    """
+    return entry is None or (has_home() and image_index().has_public_id(entry))
 
 
 def images_known_in(file: FeaturesFile) -> str | None:
-    """Return the id of the index in use if it has the images of all rows of a file."""
+    """Return the id of a file's entry if the index in use has the images of all rows.
+
+    The result is None otherwise.
+    """
     known = has_home() and _has_images(image_index(), file)
-    return index_in_use() if known else None
+    return image_index().public_id(file.dataset_id) if known else None
 
 
 def _has_images(index: ImageIndex, file: FeaturesFile) -> bool:

@@ -327,9 +327,14 @@ class ImageIndex:
         """
         return _canonical(self._stored(dataset_id), self._aliases())
 
-    def public_id(self) -> str | None:
-        """Return an id of the index that reveals nothing; None if it has no images."""
-        return self.keyed("public id", 16).hex() if self._names() else None
+    def public_id(self, dataset_id: str) -> str:
+        """Return an id of a data set's entry. Without the key, it reveals nothing."""
+        return self.keyed(f"public id {dataset_id}", 16).hex()
+
+    def has_public_id(self, given: str) -> bool:
+        """Return whether an entry that is not partial has this public id."""
+        found = (name for name in self._names() if self.public_id(name) == given)
+        return any(not self.is_partial(name) for name in found)
 
     def knows(self, dataset_id: str) -> bool:
         """Return whether a data set has an entry."""

@@ -410,7 +410,7 @@ def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, 
     report = fit(features, run, "--epsilon", 1, "--delta", 1e-5, *unit)
     recognized = rows == "images"
     known = report["data"]["image_index"]
-    assert known == (image_index().public_id() if recognized else None)
+    assert known == (image_index().public_id(id_of(features)) if recognized else None)
     card = words((run / "report.html").read_text())
     assert ("One ledger counts all known fits; a limit" in card) == recognized
     counted = "Other fits from the same data are counted" in report["statement"]
@@ -424,7 +424,7 @@ def test_a_report_counts_all_fits_only_of_rows_that_dphead_recognizes(tmp_path, 
     ] * 2
 
 
-@pytest.mark.parametrize("home", ["other", "relative"])
+@pytest.mark.parametrize("home", ["other", "relative", "without its entry"])
 def test_where_images_are_not_known_a_run_states_no_total(tmp_path, monkeypatch, home):
     """Another ledger can have fits of the images, which this home does not know."""
     features = features_file(tmp_path / "f.h5", **OF_IMAGES)
@@ -433,9 +433,14 @@ def test_where_images_are_not_known_a_run_states_no_total(tmp_path, monkeypatch,
     book.set_budget(3.0, 1e-3)
     head = DPLeastSquaresClassifier(epsilon=1.0, delta=1e-3, ledger=book).fit(features)
     head.save(tmp_path / "run")
-    monkeypatch.setenv(
-        "DPHEAD_HOME", home if home == "relative" else str(tmp_path / home)
-    )
+    if home == "without its entry":
+        image_index().add("f" * 32, np.arange(9, dtype=np.uint64))
+        for lost in (f"images/{id_of(features)}.digests", "images/noted"):
+            (ledger_home() / lost).unlink()
+        (ledger_home() / "ledgers/images.sizes").unlink()
+    else:
+        there = home if home == "relative" else str(tmp_path / home)
+        monkeypatch.setenv("DPHEAD_HOME", there)
     head.save(tmp_path / "again")
     found = read_known(tmp_path / "run")
     written = guarantee_of(tmp_path / "run", found, {"class_names": []})
