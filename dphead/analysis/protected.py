@@ -144,9 +144,10 @@ def about_people(data: dict[str, Any]) -> str | None:
             "loss. Data sets outside the id system are not known"
         )
     return (
-        f"People are recognized by the id system {system}. Its data sets share the "
-        f"ledger of data set {data['dataset_id']}, except data sets that were declared "
-        "to hold new people only. Data sets outside the id system are not known"
+        f"People are recognized by the id system {system}. Its data sets under one "
+        "DPHEAD_HOME or team's server share the ledger of data set "
+        f"{data['dataset_id']}, except data sets that were declared to hold new people "
+        "only. Other data sets are not known"
     )
 
 
@@ -175,7 +176,7 @@ def about_copies(report: dict[str, Any]) -> str:
         )
     # the data sets of an id system share one ledger, except those of new people
     if (people := data.get("people")) is not None and not people["new"]:
-        where = f"outside the id system {people['system']}"
+        where = "in another ledger"
     return (
         f"dphead can fail to recognize fits on the same {name_unit_in(report)}s "
         f"{where}. Their privacy loss adds to that of this ledger, and no total "

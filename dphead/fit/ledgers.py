@@ -1058,7 +1058,7 @@ def read_known(path: Path, ledger: str | Path | None = None) -> FinishedRun:
     elsewhere = [(str(one), one.fact(folder)) for one in known]
     # a different home may know more ledgers, which the report names
     elsewhere += [
-        (text, one)
+        (text, at_present(one, folder))
         for text, one in found.elsewhere
         if not is_listed(one, [*known, own], folder)
     ]
@@ -1083,6 +1083,21 @@ def _copy_at(one: Elsewhere, known: Sequence[Elsewhere]) -> list[Elsewhere]:
         raise
     except LedgerError:  # it may have fits
         return [one]
+
+
+def at_present(entry: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a report's entry of another ledger with its present number of fits.
+
+    The number stays the same if the ledger is not in its place, cannot be read, or is
+    an older copy.
+    """
+    fits = entry["fits"]
+    with suppress(LedgerError):  # without DPHEAD_HOME
+        place = str(located(entry["path"], folder))
+        now = _copy_at(Elsewhere(place, identity=entry.get("identity")), [])
+        found = [one.fits for one in now if one.fits is not None]
+        fits = max([*found, fits or 0]) if found else fits
+    return {**entry, "fits": fits}
 
 
 def is_listed(
@@ -1125,16 +1140,32 @@ def is_current(entry: str | None) -> bool:
 
     `entry` is `SourceFacts.image_index`. True if no index knew the images at the fit.
     """
-    return entry is None or (has_home() and image_index().has_public_id(entry))
+    if entry is None or not has_home():
+        return entry is None
+    name = image_index().entry_of(entry)
+    return name is not None and _of_all_indexes(name)
+
+
+def _of_all_indexes(dataset_id: str) -> bool:
+    """Return whether the home's own index could show copies of a data set's images.
+
+    With a team's server, images that the home read before are in its own index only. If
+    that index lacks the data set, the two are never compared.
+    """
+    _, *own = image_indexes()
+    return all(index.knows(dataset_id) or index.is_empty() for index in own)
 
 
 def images_known_in(file: FeaturesFile) -> str | None:
-    """Return the id of a file's entry if the index in use has the images of all rows.
+    """Return the public id of a file's entry in the index in use.
 
-    The result is None otherwise.
+    The result is None unless this index has the images of all rows, and all images of
+    this home are compared with them.
     """
-    known = has_home() and _has_images(image_index(), file)
-    return image_index().public_id(file.dataset_id) if known else None
+    if not (has_home() and _has_images(image_index(), file)):
+        return None
+    compared = _of_all_indexes(file.dataset_id)
+    return image_index().public_id(file.dataset_id) if compared else None
 
 
 def _has_images(index: ImageIndex, file: FeaturesFile) -> bool:

@@ -117,7 +117,8 @@ def uncounted(elsewhere: dict[str, Any], own: str | None = None) -> str:
     """
     fits = elsewhere["fits"]
     the = "A different ledger" if elsewhere["path"] == own else "The ledger"
-    held = f"holds {fits} fit{'s' if fits != 1 else ''}"
+    # later fits may be unknown to the home of this report
+    held = f"holds at least {fits} fit{'s' if fits != 1 else ''}"
     if fits is None:
         held = "is missing or unreadable, and may hold fits"
     elif elsewhere.get("protects"):

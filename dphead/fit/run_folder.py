@@ -26,6 +26,7 @@ from dphead.fit.fit import About, Fit, FitResult, charge_ledger
 from dphead.fit.ledgers import (
     Elsewhere,
     RowGroups,
+    at_present,
     charged_elsewhere,
     check_alone,
     counted_in,
@@ -117,7 +118,7 @@ def _naming(
     """
     listed = [one.fact(out) for one in found]
     listed += [
-        one | {"path": named(one["path"], out)}
+        at_present(one, out) | {"path": named(one["path"], out)}
         for one in about.elsewhere
         if not is_listed(one, [*found, *own], out)
     ]

@@ -331,10 +331,17 @@ class ImageIndex:
         """Return an id of a data set's entry. Without the key, it reveals nothing."""
         return self.keyed(f"public id {dataset_id}", 16).hex()
 
-    def has_public_id(self, given: str) -> bool:
-        """Return whether an entry that is not partial has this public id."""
-        found = (name for name in self._names() if self.public_id(name) == given)
-        return any(not self.is_partial(name) for name in found)
+    def entry_of(self, public_id: str) -> str | None:
+        """Return the data set whose entry has a public id, or None.
+
+        A partial entry does not count.
+        """
+        names = (name for name in self._names() if self.public_id(name) == public_id)
+        return next((name for name in names if not self.is_partial(name)), None)
+
+    def is_empty(self) -> bool:
+        """Return whether no data set has an entry."""
+        return not self._names()
 
     def knows(self, dataset_id: str) -> bool:
         """Return whether a data set has an entry."""

@@ -181,7 +181,10 @@ def test_a_loop_in_the_ledger_of_a_data_set_names_its_other_ledgers(tmp_path):
     model, given = module(), {"ledger": tmp_path / "own.sqlite", "steps": 1}
     with training(model, folder=tmp_path / "run", **given) as private:
         taken(private, optimizer_of(model))
-        assert "ab12.sqlite holds 1 fit for single rows" in private.privacy.notes[0]
+        assert (
+            "ab12.sqlite holds at least 1 fit for single rows"
+            in private.privacy.notes[0]
+        )
     report = report_of(tmp_path / "run")
     assert [one["fits"] for one in report["ledger"]["elsewhere"]] == [1]
 

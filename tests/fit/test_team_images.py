@@ -15,6 +15,7 @@ import pytest
 from commands import LS, dphead, fitted, id_of, ledger_of, refusal, words
 from core import reserve
 from dphead_extract.errors import FormatError
+from dphead_extract.features.format import open_features
 from dphead_extract.index import ImageIndex
 from dphead_extract.shards import shards_path
 from ledgers import Killed, died_everywhere, specs
@@ -113,6 +114,24 @@ def test_a_home_that_uses_a_server_knows_the_images_that_it_knew(team, monkeypat
     Ledger(team.url(CLIENT), first).set_budget(1.0, 1e-5)
     with pytest.raises(LedgerError, match="20 of these images are also in"):
         check_alone(second, Ledger(team.url(CLIENT), second).path, None)
+
+
+def test_images_are_known_only_if_the_home_compares_them_with_its_own(
+    team, monkeypatch, tmp_path
+):
+    """A member's file can have images that the home read before it used the server."""
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    path, command = extracting(tmp_path, "of_a_member.h5")
+    fitted(*command)
+    with open_features(path) as file:
+        entry = ledgers.images_known_in(file)
+        assert entry and ledgers.is_current(entry)
+        monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "empty"))
+        assert ledgers.images_known_in(file) == entry  # a home without images
+        monkeypatch.delenv("DPHEAD_LEDGER")
+        fitted(*extracting(tmp_path, "own.h5")[1])  # the same images, under another id
+        monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+        assert ledgers.images_known_in(file) is None and not ledgers.is_current(entry)
 
 
 def test_a_charge_on_a_server_needs_a_home(team, machines, monkeypatch, tmp_path):
