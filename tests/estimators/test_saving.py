@@ -5,8 +5,9 @@ import pickle
 import numpy as np
 import pytest
 from commands import dphead, features_file, id_of, words
-from core import toy
+from core import reserve, toy
 from exports import holds
+from ledgers import specs
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
@@ -138,7 +139,7 @@ def test_a_saved_run_names_no_absolute_path_of_a_ledger(tmp_path, monkeypatch):
     assert "The ledger ../q.sqlite holds at least 1 fit" in warned
     # another home does not know the ledger, but the fit did
     monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "another"))
-    DPFeatureCovarianceClassifier(epsilon=1, ledger=tmp_path / "q.sqlite").fit(features)
+    reserve(specs(1, 8.0), Ledger(tmp_path / "q.sqlite"))
     model.save(later := tmp_path / "later")
     for kept in (elsewhere(later), read_known(run).report_now()["ledger"]["elsewhere"]):
         assert sorted(one["fits"] for one in kept) == [1, 2]
