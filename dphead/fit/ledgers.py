@@ -1088,13 +1088,15 @@ def _copy_at(one: Elsewhere, known: Sequence[Elsewhere]) -> list[Elsewhere]:
 def at_present(entry: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return a report's entry of another ledger with its present number of fits.
 
-    The number stays the same if the ledger is not in its place, cannot be read, or is
-    an older copy.
+    The number stays the same if the ledger is not in its place, cannot be read, is an
+    older copy, or has no identity in the entry.
     """
-    fits = entry["fits"]
+    fits, identity = entry["fits"], entry.get("identity")
     with suppress(LedgerError):  # without DPHEAD_HOME
         place = str(located(entry["path"], folder))
-        now = _copy_at(Elsewhere(place, identity=entry.get("identity")), [])
+        if identity is None and not is_on_server(place):
+            return dict(entry)
+        now = _copy_at(Elsewhere(place, identity=identity), [])
         found = [one.fits for one in now if one.fits is not None]
         fits = max([*found, fits or 0]) if found else fits
     return {**entry, "fits": fits}
@@ -1147,13 +1149,16 @@ def is_current(entry: str | None) -> bool:
 
 
 def _of_all_indexes(dataset_id: str) -> bool:
-    """Return whether the home's own index could show copies of a data set's images.
+    """Return whether the home's own index compares all images of a data set.
 
-    With a team's server, images that the home read before are in its own index only. If
-    that index lacks the data set, the two are never compared.
+    With a team's server, images that the home read before are in its own index only.
+    They are compared with the images of the data set that this index has too.
     """
-    _, *own = image_indexes()
-    return all(index.knows(dataset_id) or index.is_empty() for index in own)
+    used, *own = image_indexes()
+    count = len(used.images(dataset_id))
+    return all(
+        len(index.images(dataset_id)) >= count or index.is_empty() for index in own
+    )
 
 
 def images_known_in(file: FeaturesFile) -> str | None:

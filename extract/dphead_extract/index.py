@@ -591,7 +591,8 @@ class ImageIndex:
             f"copy of {str(self.root)!r} alone: an older copy of "
             f"{str(self.sizes.parent)!r} would lack fits. If there is no copy, remove "
             f"{str(self.sizes)!r} and {str(self.root / _NOTED)!r}. dphead then "
-            f"recognizes only the {self.root.name} that are left."
+            f"recognizes only the {self.root.name} that are left. Then state no total "
+            "of an earlier run."
         )
 
     def _seal(self, data: bytes) -> bytes:

@@ -359,6 +359,19 @@ def test_a_report_names_a_ledger_that_was_charged_while_the_run_trained(
         (tmp_path / "other").rename(tmp_path / f"other{fits}")
 
 
+def test_another_ledger_at_the_place_of_a_missing_one_is_not_taken_for_it(
+    features, tmp_path, monkeypatch
+):
+    q, run = tmp_path / "q.sqlite", tmp_path / "run"
+    fit(features, tmp_path / "other", "--ledger", q)
+    q.rename(tmp_path / "unmounted")
+    listed = fit(features, run, *LARGE)["ledger"]["elsewhere"]
+    assert [one["fits"] for one in listed] == [None]
+    Ledger(q).set_budget(1.0, 1e-3)
+    monkeypatch.setenv("DPHEAD_HOME", str(tmp_path / "home"))
+    assert read_known(run).report_now()["ledger"]["elsewhere"] == listed
+
+
 def test_an_estimator_warns_of_them(features, tmp_path):
     def fitted_to(ledger):
         head = DPLeastSquaresClassifier(epsilon=1.0, ledger=ledger)

@@ -132,6 +132,10 @@ def test_images_are_known_only_if_the_home_compares_them_with_its_own(
         fitted(*extracting(tmp_path, "own.h5")[1])  # the same images, under another id
         monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
         assert ledgers.images_known_in(file) is None and not ledgers.is_current(entry)
+        # some of the images, such as one shard of the file
+        home = ImageIndex(ledger_home() / "images")
+        home.add(id_of(path), home.images(id_of(tmp_path / "own.h5"))[:1])
+        assert ledgers.images_known_in(file) is None and not ledgers.is_current(entry)
 
 
 def test_a_charge_on_a_server_needs_a_home(team, machines, monkeypatch, tmp_path):
