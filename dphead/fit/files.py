@@ -360,7 +360,7 @@ def test_origin(
     if shared:
         doubts += [
             f"{shared:,} images of the test data set are in the training data set, so "
-            "the test accuracy is not one of new images"
+            "some may be training images"
         ]
     if known:
         doubts += [
