@@ -109,7 +109,7 @@ def check(run: FinishedRun) -> list[Finding]:
     ValueError
         If the run's records do not have dphead's format.
     """
-    with explain_damage("a run", "its report"):
+    with explain_damage("report", "the run"):
         return [finding for one in _CHECKS for finding in one(run)]
 
 

@@ -209,7 +209,7 @@ def read_run(path: str | Path, ledger: str | Path | None = None) -> FinishedRun:
     folder = path if path.is_dir() else None
     refuse_unfinished(folder or path.parent)
     file = path / "report.json" if folder else path
-    with explain_damage("a run", file):
+    with explain_damage("report", file):
         return _read(folder, file, ledger)
 
 

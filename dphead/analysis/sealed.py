@@ -203,8 +203,8 @@ def explain_damage(what: str, where: object) -> Iterator[None]:
     ) as error:
         text = str(error).strip().split("\n")[0][:200]
         raise ValueError(
-            f"{where} is not {what} in dphead's format, because a value is missing or "
-            f"invalid ({type(error).__name__}: {text}). Restore the file from a backup."
+            f"{where} has no valid {what}, because a value is missing or invalid "
+            f"({type(error).__name__}: {text}). Restore {where} from a backup."
         ) from error
 
 

@@ -16,7 +16,7 @@ from dphead.cli.command import option_group
 
 
 def check_private(given: Mapping[str, Any]) -> None:
-    """Raise ValueError for a fit without a guarantee that the user did not confirm.
+    """Raise ValueError if a fit has no guarantee and the user did not confirm this.
 
     A charge cannot be undone. `given` has the values of the command's options.
     """

@@ -250,8 +250,8 @@ def shown_confusion(confusion: list[list[int]], names: list[str]) -> list[str]:
     for k, row in enumerate(confusion):
         wrong = sorted((-n, j) for j, n in enumerate(row) if n and j != k)
         if wrong:
-            told = ", ".join(f"{-n:,} as {names[j]}" for n, j in wrong)
-            lines.append(f"{sum(row):,} of {names[k]}: {row[k]:,} right, {told}")
+            told = ", ".join(tied(f"{-n:,} as {names[j]}") for n, j in wrong)
+            lines.append(f"{sum(row):,} in class {names[k]}: {row[k]:,} right, {told}")
     return lines or ["none"]
 
 
@@ -264,7 +264,7 @@ def shown_classes(metrics: dict[str, Any], names: list[str]) -> list[str]:
     there = [k for k, count in enumerate(counts) if count]
     there.sort(key=lambda k: (each[k], k))
     lines = [
-        tied(f"{100 * each[k]:6.2f} % of {counts[k]:,}: {names[k]}")
+        tied(f"{100 * each[k]:6.2f} % of {counts[k]:,} in class {names[k]}")
         for k in there[:_SHOWN_CLASSES]
     ]
     rest = len(there) - len(lines)

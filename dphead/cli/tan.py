@@ -187,7 +187,7 @@ def _prediction(path: Path) -> tuple[int, Any]:
     from dphead.analysis.sealed import explain_damage, read_json
     from dphead.analysis.tan import Prediction
 
-    with explain_damage("a simulation", path):
+    with explain_damage("simulation", path):
         found = read_json(path, "simulation")
         return found["settings"]["steps"], Prediction(**found["prediction"])
 
@@ -275,7 +275,7 @@ def _simulate(
     click.echo(
         f"\npredicted at B {full[0]}, sigma {full[1]:g}: "
         f"{percent(prediction.accuracy)}, "
-        f"{100 * prediction.slope:+.2f} per doubling of B\n"
+        f"{100 * prediction.slope:+.2f} points per doubling of B\n"
         f"95 % interval for a full run: {in_percent(prediction)}"
     )
     if prediction.doubt:

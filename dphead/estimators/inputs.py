@@ -253,7 +253,7 @@ def of_arrays(
 
 
 def _hosts_of(x: DeviceRows, groups: Any) -> Hosts | None:
-    """Return the processes that hold the rows of a jax array, or None for one."""
+    """Return the processes that share a jax array, or None if it is not shared."""
     import jax
 
     if not x.is_shared:

@@ -27,7 +27,8 @@ _PRIVATE = "private, for the data holder only: "
 _DO_NOT_PUBLISH = "Do not publish this line."
 # types of labels that can match a class, by the kind of the classes' dtype
 _TEXTS = {"U": {str, np.str_}, "S": {bytes, np.bytes_}}
-# how a class is read from its name, by the kind of its dtype; else it is the name
+# functions from a class's name to the class, by the kind of the classes' dtype; a
+# class of any other kind is its name
 _KINDS = {"b": "True".__eq__, "i": int, "u": int, "f": float}
 
 

@@ -268,7 +268,7 @@ class PerExample:
         with (
             # anomaly detection would show a row whose gradient is NaN
             torch.autograd.set_detect_anomaly(False),
-            # trials before the charge do not have the caller's autocast either
+            # trials before the charge run without the caller's autocast, so rows do too
             torch.autocast(x.device.type, enabled=False),
             without_compiler(),
             self.errors.raised(),
@@ -305,8 +305,8 @@ def try_rows(gradients: PerExample, views: Tensor) -> Tensor:
             "dphead cannot compute gradients of the module and the loss "
             f"({first_line(error)}). They must not keep state between images, and must "
             "work under torch.func.vmap. Remove random numbers, layers that keep "
-            "tensors, branches that depend on values, `try` for a call that raises an "
-            "error, and `torch.compile`. Call `eval()` of other modules that the loss "
+            "tensors, branches that depend on values, `try` blocks that catch errors, "
+            "and `torch.compile`. Call `eval()` on the other modules that the loss "
             "calls. If rows are tokens, check `vocabulary`."
         ) from error
     return torch.cat([part for one in parts for part in one.columns], dim=1)

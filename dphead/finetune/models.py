@@ -432,8 +432,8 @@ def refuse_hooks(modules: Iterable[nn.Module]) -> None:
         if hooks := [kind for kind in _HOOKS if vars(module).get(f"_{kind}")]:
             raise ValueError(
                 f"the network or its loss calls a {type(module).__name__} with "
-                f"{hooks[0]}, which would see rows. Remove the hook, and use "
-                "torch.nn.utils.parametrizations for norms of weights."
+                f"{hooks[0]}, which would see rows. Remove the hook. For "
+                "weight_norm or spectral_norm, use torch.nn.utils.parametrizations."
             )
 
 

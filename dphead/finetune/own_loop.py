@@ -515,9 +515,9 @@ class PrivateTraining:
             self._trained.get(n) is not p for n, p in trained(given)
         ):
             raise ValueError(
-                "the module no longer trains the parameters that it had at the charge. "
-                "Keep the same objects, with their names, shapes and `requires_grad`, "
-                "and load weights without `assign`."
+                "the module no longer trains the parameters that it trained at the "
+                "charge. Keep these objects, with their names, shapes and "
+                "`requires_grad`, and load weights without `assign=True`."
             )
         before, after = _fixed(own), _fixed(given)
         for name in before | after:

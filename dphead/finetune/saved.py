@@ -80,7 +80,7 @@ def read_network(
         runs a user's code.
     """
     tensors, facts = read_sealed(Path(folder), "model")
-    with explain_damage("a network", folder):
+    with explain_damage("network", folder):
         spec = _spec(facts)
         name = spec.model.model
         if spec.model.of_user and model is None:

@@ -574,7 +574,7 @@ def extract_like(
         source = folder
     _, facts = open_head(run)
     names = facts["class_names"] if labeled else None
-    with explain_damage("a head's extraction", run):
+    with explain_damage("record of the extraction", run):
         parts = parts_of(facts["extraction"])
         files = [output]
         if len(parts) > 1:
@@ -659,7 +659,7 @@ def import_like(
     from dphead_extract.sources.schema import Schema
 
     head, facts = open_head(run)
-    with explain_damage("a head's extraction", run):
+    with explain_damage("record of the extraction", run):
         backbone = facts["extraction"]["backbone"]
         declared = facts["extraction"].get("transform", {}).get("schema")
         schema = None if declared is None else Schema.of(declared)

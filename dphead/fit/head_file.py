@@ -57,7 +57,7 @@ def open_head(folder: str | Path) -> tuple[LinearHead, dict[str, Any]]:
         If the folder holds no head, or an unfinished run, or if the head was modified.
     """
     tensors, facts = read_sealed(Path(folder), "head")
-    with explain_damage("a head", folder):
+    with explain_damage("head", folder):
         for key, kind in _FACTS.items():
             if not isinstance(facts[key], kind):
                 raise TypeError(f"{key} must have type {kind.__name__}")

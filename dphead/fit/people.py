@@ -316,6 +316,6 @@ def _check_copies(dataset_id: str, counts: str) -> None:
         return
     raise LedgerError(
         f"The ledger {path} counts data set {dataset_id}, and belongs to an id system "
-        "of another home. Nothing was declared. Type this command with the DPHEAD_HOME "
-        "of its first declaration, and fit there."
+        "of another home. Nothing was declared. Set DPHEAD_HOME to the home where the "
+        "data set was first declared. Run this command and later fits there."
     )

@@ -24,10 +24,10 @@ DESCENT = GradientDescent(
     clip_norm=0.3,
     # normalize as [De22], so that `_rate` does not depend on the clip norm
     normalize=True,
-    # tests/solvers/test_auto.py: without it, large steps oscillate if features are few
+    # tests/solvers/test_auto.py: without averaging, large steps oscillate if features
+    # are few
     average="ema",
-    # chosen
-    ema_decay=0.9,
+    ema_decay=0.9,  # chosen, not measured
     # ablation, "the center's share": with few rows, 0.1 to 1.2 points better than 0.3,
     # and 0.05 worse to 0.25 better with two classes of unequal size. "no intercept
     # column": classes of equal size gain nothing from it. It serves unequal classes.
@@ -117,7 +117,7 @@ _COUNT_SD = 0.01  # target for the noise of the count, as a fraction of n; chose
 # ablation, "few rows": a share of 0.1 cost up to 1.7 points
 _LEAST_COUNT_SHARE, _MOST_COUNT_SHARE = 0.01, 0.03
 # Parts of that share for the counts before and after balancing (`balancing_rule`);
-# chosen
+# chosen, not measured
 _BEFORE_PART, _AFTER_PART = 0.6, 0.2
 
 
@@ -186,7 +186,8 @@ def unnoised_descent(facts: ProblemInfo, descent: GradientDescent) -> GradientDe
         steps=steps,
         learning_rate=step_size,
         momentum=momentum,
-        # a penalty on the sum over rows, so it fades as the number of rows grows
+        # the penalty is relative to the loss summed over rows, so the mean loss gets
+        # 1/n of it
         weight_decay=_UNNOISED_DECAY / facts.n_rows,
         intercept=_UNNOISED_INTERCEPT,
         normalize=False,

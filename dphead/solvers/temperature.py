@@ -27,7 +27,7 @@ _MODEL_SD = 0.1
 # weights; chosen.
 _BIAS_SD = 0.08
 # Accuracies are kept this far from chance and from 1, where kappa is 0 or infinite;
-# chosen
+# chosen, not measured
 _ABOVE_CHANCE, _BELOW_ONE = 0.02, 5e-4
 _LEAST, _MOST = 0.05, 50.0  # bounds of a temperature; chosen
 _KAPPAS = np.linspace(0.2, 9.0, 353)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 _Key = Any
-# Number of slots, number of rows with padding, and integer rows of a block.
+# Number of slots, number of rows including padding, and integer rows of a block.
 _Piece = tuple[int, int, Any]
 
 
@@ -109,16 +109,17 @@ def _pieces(
         if piece is None or stop > start:
             return None
         slots, size, made = piece
-        stop = start + size  # end of the piece's rows, with padding
+        stop = start + size  # end of the piece's rows, including padding
         found.append((made, slice(start, stop)))
         start += slots
     return found if (start, stop) == (count, rows) else None
 
 
 def _consecutive(index: np.ndarray) -> tuple[int, int, int] | None:
-    """Return (first slot, number of slots, number of rows with padding) of a block.
+    """Return (first slot, number of slots, number of rows including padding).
 
-    Return None unless the slots are consecutive and padding is at the end only.
+    Return None unless the slots of the block are consecutive, with padding only after
+    them.
     """
     count = int((index >= 0).sum())
     if count == 0:

@@ -287,7 +287,7 @@ class SumOfParts:
         return float(every.view(np.float64).max())
 
     def _own_task(self, kind: int, task: SumTask) -> SumTask:
-        """Return this process's own task. Process 0 first sends the command."""
+        """Return the task for this process's rows. Process 0 sends it."""
         assert task.rows is not None and task.spec is not None
         hosts, n_rows = self._hosts, task.rows.n_rows
         start, stop = hosts.part(n_rows)

@@ -27,13 +27,15 @@ from dphead_extract.features.rows import check_dataset_id
 _KEY_BYTES, _SEAL_BYTES = 32, 16  # sizes of BLAKE2b's key and digest; a choice
 _ENDING = ".digests"
 _NOTED = "noted"  # an index with this file has a file of sizes
-# Entry that pairs a digest in another entry with the canonical digest of its image.
+# Entry of pairs: a digest in another entry, and the canonical digest of its image.
 ALIASES = "aliases"
-# Ending of a data set's entry of marks. A mark names a block of rows (`Block`) with all
-# images in the index, or a data set that shared notably many images before one of the
-# two grew. Two more marks say whether an entry is partial (`is_partial`). One more is
-# the entry's state (`_state`): the marks of blocks count only for an entry in this
-# state.
+# Suffix of the entry with a data set's marks. There are four kinds of marks:
+# - all images of a block of rows are in the index (`_blocks`)
+# - the data set shared notably many images with another one before one of them grew
+#   (`_pair`)
+# - the data set's entry of images is partial, or became whole (`is_partial`)
+# - the digests of that entry (`_state`): marks of blocks are valid only while this
+#   mark fits its digests
 _MARKS = ".blocks"
 _FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. The user

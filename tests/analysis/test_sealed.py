@@ -59,10 +59,10 @@ def test_a_missing_record_is_one_line(tmp_path):
 
 
 def test_records_of_another_form_are_one_line():
-    said = "here is not a thing in dphead's format"
+    said = "here has no valid thing, because"
     for wrong, key in (({}, "a"), (3, "a"), ([], "a"), ([], 1), (None, 0)):
         held: Any = wrong
-        with pytest.raises(ValueError, match=said), explain_damage("a thing", "here"):
+        with pytest.raises(ValueError, match=said), explain_damage("thing", "here"):
             held[key]
-    with pytest.raises(ZeroDivisionError), explain_damage("a thing", "here"):
+    with pytest.raises(ZeroDivisionError), explain_damage("thing", "here"):
         raise ZeroDivisionError

@@ -618,14 +618,15 @@ def test_a_class_that_is_never_predicted_is_named_and_not_stored(tmp_path):
     assert missed in words(done.out)
     assert "try --method auto --balanced, a larger epsilon" in words(done.out)
     recall = (
-        rf"Classes 0\.00 % of 20: {CLASSES[2]} .* Mistakes .*20 of {CLASSES[2]}: 0 r"
+        rf"Classes 0\.00 % of 20 in class {CLASSES[2]} .* "
+        rf"Mistakes .*20 in class {CLASSES[2]}: 0 r"
     )
     assert re.search(recall, words(done.out))
     assert all(b"never predicted" not in file for file in contents(run).values())
     assert "confusion" not in (run / "report.json").read_text()
     done = words(fitted("evaluate", run, test).out)
     assert missed in done
-    assert re.search(rf"20 of {CLASSES[2]}: 0 right, \d+ as", done)
+    assert re.search(rf"20 in class {CLASSES[2]}: 0 right, \d+ as", done)
 
 
 def test_a_fit_names_classes_that_no_released_number_shows_as_check_and_card_do(

@@ -28,7 +28,7 @@ def rendered(name: str, report: dict[str, Any], about: About | None = None) -> s
     from dphead.analysis.card import page
 
     make: Callable[..., str] = getattr(page, _PAGES[name][0])
-    with explain_damage("a run", "its report"):
+    with explain_damage("report", "the run"):
         return make(report, about)
 
 

@@ -269,7 +269,7 @@ def _facts_of(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _backbones(extraction: dict[str, Any] | None) -> list[tuple[str, Any]]:
-    """Return names and values for each backbone: name, input, digest of weights."""
+    """Return rows (label, value) of the card for each backbone."""
     found = []
     for number, part in enumerate(parts := parts_of(extraction), 1):
         name = f"Backbone {number}" if len(parts) > 1 else "Backbone"

@@ -63,7 +63,7 @@ class _Scattering:
         int,
         _fixed(
             "Number of orientations of ScatterNet's filters.",
-            Range("a whole number from 1 to 64", lambda v: 1 <= v <= 64),  # chosen
+            Range("a whole number from 1 to 64", lambda v: 1 <= v <= 64),  # a choice
         ),
     ] = 8
 

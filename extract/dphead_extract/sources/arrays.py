@@ -77,7 +77,9 @@ def _source(
         digest=digest.hexdigest(),
         names=[f"{kind}:{row}" for row in range(len(rows))],
         arrays=images,
-        left_out=Counter({"rows of other splits": len(arrays) - len(rows)}),
+        left_out=Counter(
+            {f"rows outside split {declared.split!r}": len(arrays) - len(rows)}
+        ),
         doubts=alike_groups(group_names(columns.get("group", []))),
     )
 

@@ -235,7 +235,7 @@ def _canonical(samples: np.ndarray | None, levels: np.ndarray | None) -> np.ndar
                 break
     assert pixels is not None  # a decoded image has pixels
     if pixels.ndim == 3:
-        # the first row of a color image usually decides, in less time
+        # check the first row first: in most color images its channels already differ
         parts = (pixels[:1], pixels)
         if all((part == part[..., :1]).all() for part in parts):
             return pixels[..., 0]

@@ -192,7 +192,7 @@ def list_rows(
         names=files,
         read=lambda row: read(files[row]),
         missing=[row for row, (_, size, *_) in enumerate(own) if size < 0],
-        left_out=Counter({"rows of other splits": len(rows) - len(own)}),
+        left_out=Counter({f"rows outside split {split!r}": len(rows) - len(own)}),
         doubts=alike_groups(group_names(columns.get("group", []))),
     )
 

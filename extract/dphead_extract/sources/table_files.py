@@ -431,7 +431,7 @@ def floats(
 
 
 def _numbers(column: Any, where: str) -> np.ndarray:
-    """Return numbers as float64, NaN where there is none."""
+    """Return a column's numbers as float64, with NaN for missing numbers."""
     if is_text(column.type):
         try:
             column = column.cast(pa.float64())
