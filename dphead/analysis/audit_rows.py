@@ -56,7 +56,7 @@ class AuditRows(ArrayRows):
     def blocks(
         self, indices: np.ndarray | None = None, known: Known | None = None
     ) -> Iterator[Block]:
-        """Yield the blocks of all slots, or of `indices`. Each slot occurs once."""
+        """Yield blocks that hold each slot, or each of `indices`, once."""
         everyone = indices is None or len(indices) == self.n_rows
         yield from self._all if everyone else super().blocks(indices)
 

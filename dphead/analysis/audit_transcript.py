@@ -359,7 +359,7 @@ class _NoLedger:
         return next(self._allocated) % epoch_steps
 
     def begin(self, spec: dict[str, Any]) -> tuple[int, None]:
-        """Return the next sequence number, and None for no value of an earlier run."""
+        """Return the next sequence number, and None: no earlier run stored a value."""
         return next(self._sequences), None
 
     def commit(self, sequence: int, value: np.ndarray) -> None:

@@ -121,7 +121,7 @@ class DPLeastSquaresClassifier(DPClassifier):
         return found[:, 0] if len(self.classes_) == 2 else found
 
     def _differences(self) -> np.ndarray | None:
-        """Return a matrix (2, 1) for two classes, and None for more.
+        """Return a matrix (2, 1) for two classes, or None for more than two.
 
         The matrix subtracts the first class from the second, as `coef_` does.
         """

@@ -316,7 +316,7 @@ class Charge(Generic[_Book]):
         """
         value = None
         if self.store is not None and self._file(sequence).exists():
-            # the file may be cut short or no array: the digest decides
+            # a file that numpy cannot read is handled as a missing value
             with suppress(Exception):
                 value = np.load(self._file(sequence), allow_pickle=False)
         # Nobody may see a different value: it would be a second answer to one charge.

@@ -383,8 +383,8 @@ _ACCESS = (
     "The team ledger's server refuses this user, this machine or this database. "
     "Correct the URL, or ask the server's administrator for access"
 )
-# A refused connection has no SQLSTATE. The first expression that the driver's words
-# match decides.
+# A refused connection has no SQLSTATE. The first expression that matches the driver's
+# text gives the message.
 _CONNECTING = {
     r"resolve|translate host": "The host of the team ledger's server is unknown. "
     "Correct the host in its URL",
