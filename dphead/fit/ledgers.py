@@ -599,7 +599,7 @@ def check_alone(
 
 
 def _remedy(other: Elsewhere) -> str | None:
-    """Return what to do about a missing or unmerged ledger; None for any other ledger."""
+    """Return what to do about a missing or unmerged ledger, None for other ledgers."""
     if other.fits is None:
         return (
             "Mount its volume or restore a copy that holds all its fits and releases, "

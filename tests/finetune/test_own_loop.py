@@ -439,7 +439,7 @@ def with_a_new_buffer(model):
     [
         (frozen, "no longer trains the parameters"),
         (replaced, "no longer trains the parameters"),
-        (assigned, "load weights without `assign`"),
+        (assigned, "load weights without `assign=True`"),
         (with_a_new_buffer, "seen of the module has changed"),
     ],
 )
