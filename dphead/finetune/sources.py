@@ -185,7 +185,7 @@ def _load_images(
         ends = pairwise(bounds(rows.n_rows, hosts.count))
         parts = [rows.part(*pair) for pair in ends]
         summed = parts[hosts.index]
-        # process 0 has a digest of each part, the others only that of their own
+        # process 0 has the digests of all parts, other processes only their own
         digests_of = [
             one.digest() if hosts.first or one is summed else "" for one in parts
         ]

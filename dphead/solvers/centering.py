@@ -171,7 +171,7 @@ def rows_that_count(answer: Released, n_rows: int) -> float:
     """Return n_rows, or the noisy count if noise does not explain the difference.
 
     A noisy count is raised to at least 1 and at least one standard deviation of its
-    noise: a smaller count could make a mean of any length.
+    noise: a sum divided by a smaller count could be huge.
     """
     found = float(answer.value[0, 0])
     if abs(found - n_rows) <= _COUNT_DEVIATIONS * answer.noise_sd:

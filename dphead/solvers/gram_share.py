@@ -31,7 +31,7 @@ _LEAST, _MOST = 0.05, 0.55  # smallest and largest share in those fits
 
 def gram_share(facts: ProblemInfo) -> float:
     """Return the fraction of the budget (μ²) for the Gram matrix."""
-    # q of the rule above
+    # n mu / m^_CLASSES_POWER, with n at least 1
     q = max(facts.n_rows, 1) * facts.mu / facts.n_classes**_CLASSES_POWER
     odds = _ODDS * q**_POWER * min(1.0, q / _SMALL)
     # without noise, odds are infinite, and 1 - 1/(1 + odds) is 1 where odds/(1 + odds)

@@ -77,7 +77,7 @@ class Prototypes:
         sums = yield Request(
             "class sums", ClassSums(facts.n_classes), Params(transform)
         )
-        # a smaller count is noise, and would make a mean of any length
+        # a smaller count may be noise alone, and a sum divided by it could be huge
         fewest = max(1.0, sums.noise_sd / self.intercept)
         # the last row sums the appended constant over the rows of each class
         counts = np.maximum(sums.value[-1] / self.intercept, fewest)
