@@ -390,7 +390,7 @@ def test_a_mode_that_the_loop_changes_reads_no_row(layer, unread):
 
     with training(module(), loss) as private:
         teacher.train()
-        with pytest.raises(ValueError, match=r"Call `eval\(\)` of other modules"):
+        with pytest.raises(ValueError, match=r"Call `eval\(\)` on the other modules"):
             next(private)
         teacher.eval()
         with pytest.raises(AssertionError, match="a row was read"):
