@@ -1144,21 +1144,9 @@ def is_current(entry: str | None) -> bool:
     """
     if entry is None or not has_home():
         return entry is None
-    name = image_index().entry_of(entry)
-    return name is not None and _of_all_indexes(name)
-
-
-def _of_all_indexes(dataset_id: str) -> bool:
-    """Return whether the home's own index compares all images of a data set.
-
-    With a team's server, images that the home read before are in its own index only.
-    They are compared with the images of the data set that this index has too.
-    """
     used, *own = image_indexes()
-    count = len(used.images(dataset_id))
-    return all(
-        len(index.images(dataset_id)) >= count or index.is_empty() for index in own
-    )
+    name = used.entry_of(entry)
+    return name is not None and _compared(name, used, own)
 
 
 def images_known_in(file: FeaturesFile) -> str | None:
@@ -1167,10 +1155,23 @@ def images_known_in(file: FeaturesFile) -> str | None:
     The result is None unless this index has the images of all rows, and all images of
     this home are compared with them.
     """
-    if not (has_home() and _has_images(image_index(), file)):
+    if not has_home():
         return None
-    compared = _of_all_indexes(file.dataset_id)
-    return image_index().public_id(file.dataset_id) if compared else None
+    used, *own = image_indexes()
+    known = _has_images(used, file) and _compared(file.dataset_id, used, own)
+    return used.public_id(file.dataset_id) if known else None
+
+
+def _compared(dataset_id: str, used: ImageIndex, own: Sequence[ImageIndex]) -> bool:
+    """Return whether all images of this home are compared with those of a data set.
+
+    With a team's server, images that the home read before are in its own index only.
+    They are compared with the images of the data set that this index has too.
+    """
+    return all(
+        one.is_empty() or len(one.images(dataset_id)) >= len(used.images(dataset_id))
+        for one in own
+    )
 
 
 def _has_images(index: ImageIndex, file: FeaturesFile) -> bool:

@@ -100,8 +100,8 @@ def in_memory() -> str | None:
     A copy takes 0.03 s there, and 0.6 s on a disk (measured on ext4).
     """
     folder = "/dev/shm"
-    is_there = os.path.isdir(folder) and os.access(folder, os.W_OK)
-    return folder if is_there and shutil.disk_usage(folder).free > 2**30 else None
+    has_room = os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 2**30
+    return folder if has_room else None
 
 
 def load() -> list[dict[str, Any]]:
