@@ -32,7 +32,7 @@ from dphead.finetune.solver import NetworkDescent, TrainingState
 from dphead.finetune.sources import (
     Data,
     identified,
-    known_images,
+    index_for,
     load_data,
     load_test,
 )
@@ -120,7 +120,7 @@ def finetune(
         first = hosts is None or hosts.first
         if first:
             check_folder(options.out, [])
-            index = known_images(options)
+            index = index_for(options)
         data = load_data(options, options.features, options.split, index, hosts)
         ungrouped = check_unit(
             data.source.grouped,

@@ -22,7 +22,7 @@ from dphead.finetune.models import pixel_scale
 from dphead.finetune.network import NetworkSpec
 from dphead.finetune.options import FinetuneOptions, Scale
 from dphead.finetune.rows import ImageRows, group_places
-from dphead.fit import files, ledgers
+from dphead.fit import files
 from dphead.fit.files import DECLARED_IN_FIT, SourceFacts, source_of_arrays
 from dphead.fit.ledgers import (
     IN_MEMORY,
@@ -31,6 +31,7 @@ from dphead.fit.ledgers import (
     data_set_of,
     declared_people,
     image_index,
+    known_images,
     people_index,
 )
 from dphead.fit.noted import has_home
@@ -142,7 +143,7 @@ def _load_maps(
             pixels=False,
             split=split or file.split_names[0],
             groups=rows.groups,
-            images=ledgers.known_images(file.dataset_id) if options.test else None,
+            images=known_images(file.dataset_id) if options.test else None,
             charged=RowGroups.of(file),
             holdout=file.holdout,
             facts={"n_rows": str(rows.n_rows)} | files.file_facts(file),
@@ -271,7 +272,7 @@ def source_of_given(
     )
 
 
-def known_images(options: FinetuneOptions) -> ImageIndex | None:
+def index_for(options: FinetuneOptions) -> ImageIndex | None:
     """Return the index of known images.
 
     A run with its own --ledger needs no DPHEAD_HOME, and gets None without it.
@@ -386,7 +387,7 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
     if options.test is None and options.test_split is None:
         return None
     path = options.test or options.features
-    index = known_images(options)
+    index = index_for(options)
     data = load_data(options, path, options.test_split, index, is_test=True)
     assert data.measured is not None
     own, given = train.source, data.source
