@@ -129,8 +129,9 @@ def _load_maps(
                 "CHANNELS,H,W."
             )
         given = tuple(options.classes.names or ()) or None
-        own, measured = rows, None
+        own, measured, images = rows, None, None
         if is_test:
+            images = known_images(file.dataset_id) if options.test else None
             measured = Opened(rows.features(), rows.measured_labels(), rows.valid)
         else:
             # load the rows, because the file is closed before the first step
@@ -143,7 +144,7 @@ def _load_maps(
             pixels=False,
             split=split or file.split_names[0],
             groups=rows.groups,
-            images=known_images(file.dataset_id) if options.test else None,
+            images=images,
             charged=RowGroups.of(file),
             holdout=file.holdout,
             facts={"n_rows": str(rows.n_rows)} | files.file_facts(file),

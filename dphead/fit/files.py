@@ -28,7 +28,13 @@ from dphead.data.features import (
 )
 from dphead.fit.head_file import open_head
 from dphead.fit.known_weights import known_weights
-from dphead.fit.ledgers import RowGroups, counted_in, declared_people, images_known_in
+from dphead.fit.ledgers import (
+    RowGroups,
+    counted_in,
+    declared_people,
+    images_known_in,
+    known_images,
+)
 from dphead.fit.options import RunOptions
 from dphead.solvers.head import LinearHead
 
@@ -279,7 +285,8 @@ class SplitRows:
     groups : (n,) int64 or None
         Group id of each row; None without groups. Private.
     images : ndarray or None
-        Digests of the known images of their data set, if --test names a file. Private.
+        Digests of their images. For test rows of a features file, those of its data set
+        that the index knows. Private.
     holdout : dict
         How --test-fraction split the features file; {} without --test-fraction.
     """
@@ -375,10 +382,13 @@ def test_origin(
 
 
 def _shared_images(train: SplitRows, test: SplitRows) -> int:
-    """Return how many known images two data sets share. Private."""
-    if train.images is None or test.images is None:
+    """Return how many test images are known in the training data set. Private."""
+    if test.images is None:
         return 0
-    return int(np.isin(test.images, train.images).sum())
+    own = train.source.dataset_id
+    known = np.array([], np.uint64) if own is None else known_images(own)
+    known = known if train.images is None else np.union1d(known, train.images)
+    return int(np.isin(test.images, known).sum())
 
 
 def _rows_of_training_groups(train: SplitRows, test: SplitRows, same_file: bool) -> int:

@@ -355,7 +355,7 @@ def _open_test(
     """
     if options.test is None and options.test_split is None:
         return None
-    path, named = options.test or trained.path, options.test is not None
+    path = options.test or trained.path
     rows, file = load_features(path, options.test_split, memory=0)
     with file:
         own = trained.config["backbone"]
@@ -368,17 +368,12 @@ def _open_test(
         origin = test_origin(
             options,
             options.group_cap,
-            SplitRows(
-                source=about.source,
-                split=train_split,
-                groups=train.groups,
-                images=known_images(trained.dataset_id) if named else None,
-            ),
+            SplitRows(source=about.source, split=train_split, groups=train.groups),
             SplitRows(
                 source=source,
                 split=test_split,
                 groups=rows.groups,
-                images=known_images(file.dataset_id) if named else None,
+                images=known_images(file.dataset_id) if options.test else None,
                 holdout=file.holdout,
             ),
         )

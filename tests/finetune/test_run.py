@@ -468,6 +468,18 @@ def test_training_images_under_another_path_are_no_public_test_rows(tmp_path, ca
     assert "some may be training images" in " ".join(capsys.readouterr().err.split())
 
 
+def test_known_images_of_the_data_set_are_no_public_test_rows(tmp_path):
+    """Not only those of the split that this fit trains on: an earlier one read more."""
+    path, copy = source(tmp_path), tmp_path / "copy.npz"
+    copy.write_bytes(path.read_bytes())
+    given = {"ledger": None, "dataset_id": "e" * 32, "test": copy}
+    ours = options(tmp_path, "run", **given)
+    index = image_index()
+    index.add("e" * 32, load_data(ours, path, "test", index).digests)
+    with pytest.raises(ValueError, match="images of the test data set are in the"):
+        finetune(ours)
+
+
 def test_images_of_protected_people_are_no_public_test_rows(tmp_path, capsys):
     """The report would hold exact figures on people whom epsilon covers."""
     splits = np.load(source(tmp_path))["split"]
