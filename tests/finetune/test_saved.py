@@ -82,7 +82,7 @@ def test_evaluate_repeats_what_the_training_measured(folder):
     assert found == theirs
     text = words(fitted("evaluate", folder / name, folder / "test.npz").out)
     worst = NAMES[int(np.argmin(found["per_class_accuracy"]))]
-    assert f": {worst}" in text[text.index("Classes") :].split("%")[1]
+    assert f"in class {worst} " in text[text.index("Classes") :].split("%")[1]
     assert "the network's guarantee" in text
 
 
