@@ -161,6 +161,16 @@ class FeaturesRows:
         """Return the file's class indices (n_rows,), even of rows that no fit uses."""
         return held_labels(self._file.labels[self._slots])
 
+    def image_digests(self) -> np.ndarray | None:
+        """Return the salted digests of the rows' images, (n_readable,) uint64. Private.
+
+        None for rows that a schema encoded: different people may have equal values.
+        """
+        if "schema" in self._file.config["transform"]:
+            return None
+        digests = self._file.row_digest[self._slots[self.valid]]
+        return digests[digests.any(axis=1), :8].copy().view(np.uint64)[:, 0]
+
     def labels(self) -> np.ndarray:
         """Return class indices (n_rows,) int32, or label sets (n_rows, n_classes) int8.
 

@@ -31,7 +31,6 @@ from dphead.fit.ledgers import (
     data_set_of,
     declared_people,
     image_index,
-    known_images,
     people_index,
 )
 from dphead.fit.noted import has_home
@@ -129,9 +128,9 @@ def _load_maps(
                 "CHANNELS,H,W."
             )
         given = tuple(options.classes.names or ()) or None
-        own, measured, images = rows, None, None
+        own, measured, images = rows, None, rows.image_digests()
         if is_test:
-            images = known_images(file.dataset_id) if options.test else None
+            images = files.images_of_test(options, rows, file)
             measured = Opened(rows.features(), rows.measured_labels(), rows.valid)
         else:
             # load the rows, because the file is closed before the first step

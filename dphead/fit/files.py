@@ -285,8 +285,8 @@ class SplitRows:
     groups : (n,) int64 or None
         Group id of each row; None without groups. Private.
     images : ndarray or None
-        Digests of their images. For test rows of a features file, those of its data set
-        that the index knows. Private.
+        Digests of their images, or, for test rows of another features file, of the
+        images of its data set that the index knows. Private.
     holdout : dict
         How --test-fraction split the features file; {} without --test-fraction.
     """
@@ -303,9 +303,10 @@ def test_origin(
 ) -> str:
     """Return where test rows come from.
 
-    The data holder is told of test rows that are known to be of training people, or to
-    be images of the training data set. Groups of one file are compared, and groups of
-    one declared id system. No origin depends on a group or an image.
+    The data holder is told of test rows that are known to be of training people, to be
+    copies of training rows, or to be images of the training data set. Groups of one
+    file are compared, and groups of one declared id system. No origin depends on a
+    group or an image.
 
     Parameters
     ----------
@@ -329,7 +330,7 @@ def test_origin(
         their data set, or on rows of groups that the fit protects. The last two errors
         depend on private ids and images, so they are for the data holder only.
     """
-    same_file = options.test is None or options.test.samefile(options.features)
+    same_file = _is_one_file(options)
     data_set, own = test.source.dataset_id, train.source.dataset_id
     splits = {train.split, test.split}
     origin = "training rows"
@@ -346,8 +347,9 @@ def test_origin(
             "split of the training file (after --test-fraction, `test`) or on another "
             "data set. Or drop --test-is to see the accuracy on your screen only."
         )
-    shared = origin == "another data set" and _shared_images(train, test)
-    if shared and public:
+    another = origin == "another data set"
+    shared = _shared_images(train, test, same_file)
+    if shared and another and public:
         raise ValueError(
             "--test-is public needs test images that cannot be training images, and "
             f"{shared:,} images of the test data set are in the training data set. "
@@ -364,10 +366,15 @@ def test_origin(
             "drop --test-is to see the accuracy on your screen only."
         )
     doubts = []
-    if shared:
+    if shared and another:
         doubts += [
             f"{shared:,} images of the test data set are in the training data set, so "
             "some may be training images"
+        ]
+    elif shared and origin != "training rows":
+        doubts += [
+            f"{shared:,} test rows are copies of training rows, so the test accuracy "
+            "is not one of new rows"
         ]
     if known:
         doubts += [
@@ -381,14 +388,29 @@ def test_origin(
     return origin
 
 
-def _shared_images(train: SplitRows, test: SplitRows) -> int:
-    """Return how many test images are known in the training data set. Private."""
+def images_of_test(
+    options: RunOptions, rows: FeaturesRows, file: FeaturesFile
+) -> np.ndarray | None:
+    """Return the images that `SplitRows` holds for test rows of a features file."""
+    one = _is_one_file(options)
+    return rows.image_digests() if one else known_images(file.dataset_id)
+
+
+def _is_one_file(options: RunOptions) -> bool:
+    return options.test is None or options.test.samefile(options.features)
+
+
+def _shared_images(train: SplitRows, test: SplitRows, same_file: bool) -> int:
+    """Return how many test images are known to be training images. Private.
+
+    Of two sources, they are compared with all known images of the training data set.
+    """
     if test.images is None:
         return 0
     own = train.source.dataset_id
-    known = np.array([], np.uint64) if own is None else known_images(own)
-    known = known if train.images is None else np.union1d(known, train.images)
-    return int(np.isin(test.images, known).sum())
+    known = [] if own is None or same_file else [known_images(own)]
+    known += [] if train.images is None else [train.images]
+    return int(np.isin(test.images, np.concatenate(known)).sum()) if known else 0
 
 
 def _rows_of_training_groups(train: SplitRows, test: SplitRows, same_file: bool) -> int:

@@ -23,6 +23,7 @@ from dphead.fit.files import (
     check_selection,
     class_names,
     file_facts,
+    images_of_test,
     measured_rows,
     rows_digest,
     source_of,
@@ -30,7 +31,7 @@ from dphead.fit.files import (
 )
 from dphead.fit.fit import About, Fit, FitResult, RowSizes
 from dphead.fit.head_file import save_head
-from dphead.fit.ledgers import RowGroups, counted_in, known_images
+from dphead.fit.ledgers import RowGroups, counted_in
 from dphead.fit.loop import Progress
 from dphead.fit.memory import share
 from dphead.fit.options import FitOptions
@@ -368,12 +369,17 @@ def _open_test(
         origin = test_origin(
             options,
             options.group_cap,
-            SplitRows(source=about.source, split=train_split, groups=train.groups),
+            SplitRows(
+                source=about.source,
+                split=train_split,
+                groups=train.groups,
+                images=train.image_digests(),
+            ),
             SplitRows(
                 source=source,
                 split=test_split,
                 groups=rows.groups,
-                images=known_images(file.dataset_id) if options.test else None,
+                images=images_of_test(options, rows, file),
                 holdout=file.holdout,
             ),
         )

@@ -248,6 +248,21 @@ def test_known_training_images_are_no_public_test_rows(run, tmp_path):
     assert "239 images" not in str(report_of(run))
 
 
+def test_the_data_holder_is_told_of_copies_of_training_rows(tmp_path, run):
+    """`extract` told it too, but benchmarks have such copies, so they are measured."""
+    lines = [f"{i // 2},{-i},{i % 2},{('train', 'test')[i % 2]}" for i in range(40)]
+    lines += [f"{i},{-2 * i},1,test" for i in range(7)]
+    table = tmp_path / "rows.csv"
+    table.write_text("\n".join(["x0,x1,label,split", *lines]))
+    file = table.with_suffix(".h5")
+    given = ("--classes", "0,1", "--not-fitted-on-these-rows", "-o", file)
+    fitted("features", "import", table, *given)
+    given = ("fit", file, "--split", "train", "--test-split", "test", "-o", run)
+    shown = fitted(*given, "--test-is", "public", "--dry-run")
+    told = "! private, for the data holder only: 7 test rows are copies of training"
+    assert told in words(shown.err)
+
+
 @pytest.mark.parametrize("command", ["fit", "finetune"])
 def test_a_seed_is_charged_only_if_the_user_confirms_it(features, run, command):
     """Its epsilon is infinite, and the ledger never forgets it."""

@@ -432,6 +432,32 @@ def test_test_rows_may_be_chosen_by_position(tmp_path):
     assert tested.measured is not None
 
 
+def test_the_data_holder_is_told_of_copies_of_training_images(tmp_path, capsys):
+    held = dict(np.load(source(tmp_path)))
+    held["images"][-7:] = held["images"][:7]
+    np.savez(tmp_path / "images.npz", **held)
+    finetune(options(tmp_path, "run", dry_run=True))
+    told = "7 test rows are copies of training rows"
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_data_holder_is_told_of_copies_of_training_maps(tmp_path, capsys):
+    asked = replace(maps(tmp_path), features=tmp_path / "two.h5")
+    rng = np.random.default_rng(0)
+    names = {"class_names": ["a", "b"], "classes_declared": "classes-flag"}
+    header = Header(50, 81 * 49, split_names=["train", "test"], **names)
+    rows = np.arange(50)
+    digests = rng.integers(0, 256, (50, 16), np.uint8)
+    digests[-7:] = digests[:7]
+    columns = {"labels": rows % 2, "split": rows >= 40, "row_digest": digests}
+    with FeaturesWriter(asked.features, header) as writer:
+        writer.append(rng.random((50, 81 * 49)), columns)
+        writer.finish()
+    finetune(replace(asked, split="train", test_split="test", dry_run=True))
+    told = "7 test rows are copies of training rows"
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("splits", [("all", "test"), ("train", "all")])
 def test_all_rows_of_a_source_have_its_training_rows(splits, tmp_path):
     source(tmp_path)
