@@ -131,6 +131,12 @@ def about_people(data: dict[str, Any]) -> str | None:
     if not data.get("grouped"):
         return None
     if (people := data.get("people")) is None:
+        if data.get("dataset_id") is None:
+            return (
+                "People are recognized only within the rows of this fit. For a person "
+                "who is also in other rows, the privacy losses of both add up. A total "
+                "includes both only if one ledger counts both fits"
+            )
         return (
             "People are recognized only within this data set. For a person who is also "
             "in another data set, the privacy losses of both add up, and no total "

@@ -344,8 +344,9 @@ def test_origin(
         raise ValueError(
             "--test-is public needs test rows that cannot be training rows, because "
             "the report publishes the exact accuracy on them. Test on a different "
-            "split of the training file (after --test-fraction, `test`) or on another "
-            "data set. Or drop --test-is to see the accuracy on your screen only."
+            "split of the training file (after --test-fraction, `test`) or on a data "
+            "set with a different ledger. Or drop --test-is to see the accuracy on "
+            "your screen only."
         )
     another = origin == "another data set"
     shared = _shared_images(train, test, same_file)

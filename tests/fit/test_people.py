@@ -1411,11 +1411,12 @@ def test_people_in_arrays_are_recognized_within_them(tmp_path, clinic):
         classes=[0, 1], epsilon=1, delta=1e-3, group_cap=2, ledger=ledger
     )
     head.fit(x, np.arange(40) % 2, groups=np.arange(40) // 2)
-    assert any("only within this data set" in note for note in head.privacy_.notes)
+    told = "only within the rows of this fit"
+    assert any(told in note for note in head.privacy_.notes)
     head.save(run)
     fitted("ledger", "people", clinic, one, two)
     for text in exported(run, tmp_path / "export"):
-        assert OWN in text and clinic not in text and "features file" not in text
+        assert told in text and clinic not in text and "features file" not in text
 
 
 def test_the_server_never_has_the_key(team, tmp_path, clinic, monkeypatch):
