@@ -439,9 +439,17 @@ def outdated(run: FinishedRun) -> Iterator[Finding]:
         )
     # sum the fits only here, because the sum with sampled batches takes a while
     for finding in ended:
-        total = f"epsilon {rounded_up(run.spent_now.epsilon)} at delta "
-        total += as_declared(now["delta"])
-        todo = f"State the plain sum of all fits, {total}, where you publish the run"
+        if budget_is(now) == "guarantee":
+            budget = now["budget"]
+            what, epsilon = "budget", as_declared(budget["epsilon"])
+            delta = budget["delta"]
+        else:
+            what, epsilon = "plain sum", rounded_up(run.spent_now.epsilon)
+            delta = now["delta"]
+        todo = (
+            f"State the {what} of all fits, epsilon {epsilon} at delta "
+            f"{as_declared(delta)}, where you publish the run"
+        )
         if run.ended:
             todo = "State no sum before `dphead check` can read the merged ledger"
         yield Finding(*finding, todo)

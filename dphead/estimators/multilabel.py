@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 from scipy.special import expit
+from sklearn.utils.validation import check_consistent_length
 
 from dphead.analysis.metrics import classified
 from dphead.data.arrays import declared_dtype, held_labels, read_column
@@ -140,14 +141,17 @@ class DPMultiLabelClassifier(DPHeadClassifier):
     ) -> float:
         """Return the subset accuracy: the fraction of rows with every class right.
 
-        X and y are as in `fit`. A row that is not finite counts as wrong. The accuracy
-        is an exact function of these rows. Do not publish it for private rows.
+        X and y are as in `fit`. A row that is not finite counts as wrong, as does a
+        set with values other than one and zero. The accuracy is an exact function of
+        these rows. Do not publish it for private rows.
         """
         X, y, weight = as_arrays(X, y, sample_weight)
         _check_order(_names_of(y), self.classes_.tolist())
         scores = self._scores(X, split)
-        predicted = (scores > 0).astype(np.int64)
-        return share_right(y, predicted, classified(scores), weight)
+        sets = held_labels(indicators(y))
+        check_consistent_length(sets, scores)
+        known = classified(scores) & (sets[:, 0] >= 0)
+        return share_right(np.abs(sets), (scores > 0).astype(np.int8), known, weight)
 
     def _options(self) -> dict[str, Any]:
         given: dict[str, Any] = {}

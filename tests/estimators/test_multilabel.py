@@ -82,6 +82,7 @@ def test_the_same_sets_in_any_container_give_the_same_head(rows):
 def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
     """In silence: whether there is one must not be seen."""
     x, sets = rows
+    x[9], sets[9] = 8 * (np.arange(D) < M), 1  # every class is predicted
     there = sets.astype(float)
     there[9, 1] = bad
     gone = x.copy()
@@ -93,6 +94,8 @@ def test_a_set_of_other_numbers_counts_as_a_row_that_is_not_there(rows, bad):
     same(ours, head(random_state=0).fit(gone, sets))
     if float(bad).is_integer():
         same(ours, head(random_state=0).fit(x, there.astype(np.int64)))
+    right = (ours.predict(x) == there).all(axis=1)
+    assert ours.score(x, there) == right.sum() / N
 
 
 @pytest.mark.parametrize(

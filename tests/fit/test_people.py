@@ -167,6 +167,17 @@ def test_one_known_person_is_no_new_person(store, tmp_path, clinic):
     assert counted_in(id_of(new)) == id_of(tmp_path / "three.h5")
 
 
+def test_people_no_longer_new_keep_the_guarantee_of_their_budget(tmp_path, clinic):
+    """Their fits were the only ones, so the budget applied to all from the start."""
+    new = made(tmp_path, "new", 0, "--people", clinic, "--new-people")
+    fitted("ledger", "budget", new, "--epsilon", 3, "--delta", 1e-3)
+    fitted("fit", new, "-o", tmp_path / "run", *FIT)
+    fitted("ledger", "people", clinic, new)
+    said = words(dphead("check", tmp_path / "run").out)
+    assert "people no longer new" in said
+    assert "State the budget of all fits, epsilon 3 at delta 0.001" in said
+
+
 def exported(run, folder):
     """The statement and the page in an export, after the note on standard error."""
     done = fitted("export", run, "--to", "sklearn", "-o", folder)
