@@ -37,7 +37,7 @@ ALIASES = "aliases"
 # - the digests of that entry (`_state`): marks of blocks are valid only while this
 #   mark fits its digests
 _MARKS = ".blocks"
-_FORMS = 3  # digests of an image; the first one is canonical (`Source.forms`)
+_FORMS = 4  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. The user
 # must decide if they share _NOTABLE of the smaller one, or if other data sets together
 # hold _NOTABLE of either. Smaller shares occur by accident: CIFAR-10 holds a few images
@@ -175,8 +175,10 @@ class ImageIndex:
 
     def digests(self, forms: Sequence[np.ndarray]) -> list[int]:
         """Return _FORMS digests of an image's forms; the first one is canonical."""
-        found = [self.digest(form) for form in forms]
-        return (found + found[:1] * _FORMS)[:_FORMS]
+        own, *others = forms
+        first = self.digest(own)
+        found = [first if one is own else self.digest(one) for one in others]
+        return [first, *found, *[first] * _FORMS][:_FORMS]
 
     def keyed(self, text: str, size: int) -> bytes:
         """Return the digest of a text under the index's key, with `size` bytes."""
@@ -300,16 +302,21 @@ class ImageIndex:
         """Add digests to a data set's entry. The caller holds the lock."""
         own, pairs = _split(digests)
         if len(pairs):
-            self._add_aliases(pairs)
+            upper, _ = _split(digests[:, [0, -1]])[1].T
+            self._add_aliases(pairs, upper)
         known = self.images(dataset_id)
         images = _canonical(np.concatenate([known, own]), self._aliases())
         if len(images) > len(known):
             self._write(dataset_id, images)
 
-    def _add_aliases(self, pairs: np.ndarray) -> None:
-        """Store the new pairs of digests whose first digest is in an entry."""
+    def _add_aliases(self, pairs: np.ndarray, upper: np.ndarray) -> None:
+        """Store the new pairs of digests whose first digest is in an entry.
+
+        Pairs whose first digest is in `upper` are always stored: it is the canonical
+        digest of a later copy, which has only the upper bytes of an image.
+        """
         known = self._aliases()
-        held = [np.empty(0, np.uint64), *map(self._stored, self._names())]
+        held = [upper, *map(self._stored, self._names())]
         _, met = _search(np.sort(np.concatenate(held)), pairs[:, 0])
         _, old = _search(np.sort(known[:, 0]), pairs[:, 0])
         new = pairs[met & ~old]

@@ -269,6 +269,29 @@ def test_samples_of_more_bits_have_one_canonical_form_in_every_container(tmp_pat
     assert not np.array_equal(other, values)
 
 
+def test_copies_in_colors_have_the_upper_bytes_of_16_bit_samples(tmp_path):
+    """Pillow reads no more of them. So the gray image has this form too."""
+    gray = pictures.GRAY.astype(np.uint16) * 250 + 7
+    colors = np.repeat(gray[..., None], 3, axis=-1)
+    clear = np.full_like(gray, 65535)
+    found = forms_of(tmp_path, pictures.png(gray.astype(">u2"), 0), PixelRange())
+    assert_array_equal(found[0], gray)
+    for samples, color in (
+        (colors, 2),
+        (np.dstack([gray, clear]), 4),
+        (np.dstack([colors, clear]), 6),
+    ):
+        data = pictures.png(samples.astype(">u2"), color)
+        assert_array_equal(forms_of(tmp_path, data, PixelRange())[0], found[-1])
+    copy = forms_of(tmp_path, pictures.tiff(colors, 2), PixelRange())[0]
+    assert_array_equal(copy, found[-1])
+    real = pictures.COLOR.astype(np.uint16) * 250 + 7
+    array = forms_of(tmp_path, real, PixelRange())
+    file = forms_of(tmp_path, pictures.png(real.astype(">u2"), 2), PixelRange())
+    assert_array_equal(array[0], real)
+    assert_array_equal(array[-1], file[0])
+
+
 @pytest.mark.parametrize(
     "takes", [{"input_size": [1, 9, 9]}, {"colors": 1, "image_size": [9, 9]}]
 )

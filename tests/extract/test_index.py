@@ -419,6 +419,23 @@ def test_two_earlier_data_sets_meet_in_an_image_that_is_seen_again(index):
     assert (found.shared, found.own, found.theirs) == (50, 50, 50)
 
 
+@pytest.mark.parametrize("order", [(A, B), (B, A)])
+def test_a_copy_in_colors_is_known_by_the_upper_bytes(index, order):
+    """Gray images of 16 bits in A, and their copies in colors in B, in any order."""
+    gray = np.random.default_rng(0).integers(0, 2**16, (40, 6, 6)).astype(np.float64)
+    upper = (gray // 256).astype(np.uint8)
+    levels = np.rint(gray / 257).astype(np.uint8)
+    deep = zip(gray, levels, gray, upper, strict=True)
+    seen = {A: [index.digests(each) for each in deep], B: forms(index, upper)}
+    first, last = ((one, np.array(seen[one], np.uint64)) for one in order)
+    index.add(*first)
+    assert [(one.shared, one.same) for one in index.overlaps(last[1])] == [(40, True)]
+    index.add(*last)
+    # without the images, as in a fit
+    (found,) = index.overlaps(index.images(A), but=A)
+    assert (found.dataset_id, found.shared, found.theirs) == (B, 40, 40)
+
+
 def test_an_image_takes_eight_bytes_whatever_its_forms(index):
     index.add(A, forms(index, images(100)))
     index.add(B, forms(index, images(100)))

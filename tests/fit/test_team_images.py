@@ -684,6 +684,21 @@ def test_a_servers_earlier_rows_forget_no_image(team, machines):
     assert "aliases" not in one._names()
 
 
+@pytest.mark.parametrize("deep_first", [True, False])
+def test_a_server_knows_copies_in_colors_by_their_upper_bytes(machines, deep_first):
+    one, other = machines
+    gray = np.random.default_rng().integers(0, 2**16, (40, 6, 6)).astype(np.float64)
+    upper = (gray // 256).astype(np.uint8)
+    forms = (
+        [[a, a, a, b] for a, b in zip(gray, upper, strict=True)],
+        [[b] for b in upper],
+    )
+    first, last = forms if deep_first else forms[::-1]
+    dataset_id, _ = one.claim(np.array([*map(one.digests, first)], np.uint64))
+    seen = np.array([*map(other.digests, last)], np.uint64)
+    assert other.claim(seen) == (dataset_id, True)
+
+
 def test_a_notable_overlap_stays_notable_on_a_server(machines):
     one, other = machines
     seen, (own, *others) = images(), (uuid.uuid4().hex for _ in range(3))
@@ -698,7 +713,7 @@ def test_a_notable_overlap_stays_notable_on_a_server(machines):
 
 def one_form(digests):
     """Images whose forms have one digest, as colors have."""
-    return np.repeat(digests[:, None], 3, axis=1)
+    return np.repeat(digests[:, None], 4, axis=1)
 
 
 @pytest.mark.parametrize("first_on_server", [False, True])

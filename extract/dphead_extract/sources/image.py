@@ -171,8 +171,11 @@ class Source(Roles):
         `image` is the decoded row. The first form has the canonical pixels. They are
         equal for the usual lossless copies of an image: as gray or as RGB with equal
         channels, with 8 bits or more. Earlier versions of dphead stored digests of the
-        other forms. All forms ignore the declared range. Otherwise the same images
-        under another range would be a new data set with a new budget.
+        second and third forms. The last form has the upper bytes of 16-bit samples:
+        Pillow reads only these from a copy in colors or with transparency. A form that
+        an image does not have is the first one. All forms ignore the declared range.
+        Otherwise the same images under another range would be a new data set with a new
+        budget.
         """
         assert raw is not None  # None is a missing file, which has no decoded image
         levels: np.ndarray | None = image
@@ -186,12 +189,10 @@ class Source(Roles):
         else:
             samples = whole = raw
         own = _canonical(samples, levels)
-        forms = [own]
-        if levels is not own:
-            forms.append(whole if levels is None else levels)
+        colors = own
         if own.dtype == np.uint8 and own.ndim == 2:
-            forms.append(np.broadcast_to(own[..., None], (*own.shape, 3)))
-        return forms
+            colors = np.broadcast_to(own[..., None], (*own.shape, 3))
+        return [own, whole if levels is None else levels, colors, _upper_bytes(own)]
 
     def highest_level(
         self, raw: np.ndarray | bytes | None, image: np.ndarray
@@ -240,6 +241,18 @@ def _canonical(samples: np.ndarray | None, levels: np.ndarray | None) -> np.ndar
         if all((part == part[..., :1]).all() for part in parts):
             return pixels[..., 0]
     return pixels
+
+
+def _upper_bytes(pixels: np.ndarray) -> np.ndarray:
+    """Return the canonical upper bytes of 16-bit samples, and other pixels unchanged.
+
+    `pixels` are canonical pixels.
+    """
+    if pixels.dtype == np.uint8 or not (0 <= pixels.min() <= pixels.max() < 2**16):
+        return pixels
+    if (pixels % 1).any():
+        return pixels
+    return _canonical(None, (pixels // 256).astype(np.uint8))
 
 
 def _decoded(raw: np.ndarray | bytes, pixels: PixelRange) -> np.ndarray:
