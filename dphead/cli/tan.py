@@ -1,5 +1,6 @@
 """Implement `dphead tan`, which plans large-noise training [TAN23]."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,9 @@ from dphead.privacy.rounding import rounded_up
 
 # Numbers of steps that `tan plan` tries. Chosen: 250 times powers of two.
 _STEPS = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000)
+# Largest relative difference of the noise in an averaged gradient between a simulated
+# run and a plan. Chosen: it changes epsilon by about as much.
+_NOISE_TOLERANCE = 0.1
 _TAN_COLUMNS = (
     ">eta",
     ">Sigma",
@@ -148,7 +152,13 @@ def _plan(
     """
     from dphead.finetune.tan import decide, plans
 
-    predictions = dict(map(_prediction, simulated))
+    known = {full["steps"]: (full, one) for full, one in map(_prediction, simulated)}
+    if len(known) < len(simulated):
+        raise click.UsageError(
+            "--simulated must name one file for each number of steps, and two files "
+            "have the same number"
+        )
+    predictions = {count: one for count, (_, one) in known.items()}
     counts = steps or tuple(predictions) or _STEPS
     found = plans(
         n_rows,
@@ -180,16 +190,29 @@ def _plan(
         best, reason = decide(predictions)
         text = f"Recommended: T = {best}, {reason}."
     click.echo(filled(text))
+    for plan in found:
+        full, _ = known.get(plan.steps, (vars(plan), None))
+        noise = full["noise_multiplier"] / full["batch_size"]
+        if not math.isclose(
+            noise, plan.noise_multiplier / plan.batch_size, rel_tol=_NOISE_TOLERANCE
+        ):
+            click.echo(
+                filled(
+                    f"! The simulation of T = {plan.steps} has the noise of another "
+                    f"budget. Simulate it with --batch-size {plan.batch_size} and "
+                    f"--noise-multiplier {plan.noise_multiplier:g}."
+                )
+            )
 
 
-def _prediction(path: Path) -> tuple[int, Any]:
-    """Return the number of steps and the prediction in a file of `simulate`."""
+def _prediction(path: Path) -> tuple[dict[str, Any], Any]:
+    """Return the full run's settings and the prediction in a file of `simulate`."""
     from dphead.analysis.sealed import explain_damage, read_json
     from dphead.analysis.tan import Prediction
 
     with explain_damage("simulation", path):
         found = read_json(path, "simulation")
-        return found["settings"]["steps"], Prediction(**found["prediction"])
+        return found["settings"], Prediction(**found["prediction"])
 
 
 @tan.command("simulate", context_settings={"ignore_unknown_options": True})

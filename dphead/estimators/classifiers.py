@@ -64,7 +64,8 @@ class DPLeastSquaresClassifier(DPClassifier):
     See FC23, Algorithm 3. With `error_bars`, the attributes `coef_std_` and
     `intercept_std_` give standard errors of `coef_` and `intercept_`. The method
     `decision_std` gives standard errors of scores. These errors are due to the privacy
-    noise, and exclude the sampling of rows.
+    noise of the Gram matrix and the class sums. They exclude the noise of the center
+    (`center_share`) and the sampling of rows.
 
     Examples
     --------

@@ -54,7 +54,8 @@ class DPPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HeadEstimator):
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Explained variances divided by the noisy total variance.
     noise_sd_ : float
-        Standard deviation of the noise on a diagonal entry of the covariance matrix.
+        Standard deviation of the noise that the Gram matrix adds to a diagonal entry
+        of the covariance matrix. It excludes the noise of the mean and of the count.
 
     Examples
     --------

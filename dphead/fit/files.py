@@ -374,8 +374,8 @@ def test_origin(
         ]
     elif shared and origin != "training rows":
         doubts += [
-            f"{shared:,} test rows are copies of training rows, so the test accuracy "
-            "is not one of new rows"
+            f"{shared:,} test rows are equal to training rows. If they are copies, the "
+            "test accuracy is not one of new rows"
         ]
     if known:
         doubts += [

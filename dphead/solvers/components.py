@@ -103,7 +103,8 @@ class Components(LinearHead):
         All eigenvalues of the noisy Gram matrix divided by n, in decreasing order.
         Eigenvalues below zero are noise.
     noise_sd : float
-        Standard deviation of the noise on a diagonal entry of the same matrix.
+        Standard deviation of the Gram matrix's own noise on a diagonal entry. It
+        excludes the noise of the mean, the clip length and the count.
     """
 
     variances: np.ndarray = field(default_factory=lambda: np.zeros(0))

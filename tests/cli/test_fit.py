@@ -259,7 +259,7 @@ def test_the_data_holder_is_told_of_copies_of_training_rows(tmp_path, run):
     fitted("features", "import", table, *given)
     given = ("fit", file, "--split", "train", "--test-split", "test", "-o", run)
     shown = fitted(*given, "--test-is", "public", "--dry-run")
-    told = "! private, for the data holder only: 7 test rows are copies of training"
+    told = "! private, for the data holder only: 7 test rows are equal to training"
     assert told in words(shown.err)
 
 

@@ -437,7 +437,7 @@ def test_the_data_holder_is_told_of_copies_of_training_images(tmp_path, capsys):
     held["images"][-7:] = held["images"][:7]
     np.savez(tmp_path / "images.npz", **held)
     finetune(options(tmp_path, "run", dry_run=True))
-    told = "7 test rows are copies of training rows"
+    told = "7 test rows are equal to training rows"
     assert told in " ".join(capsys.readouterr().err.split())
 
 
@@ -454,7 +454,7 @@ def test_the_data_holder_is_told_of_copies_of_training_maps(tmp_path, capsys):
         writer.append(rng.random((50, 81 * 49)), columns)
         writer.finish()
     finetune(replace(asked, split="train", test_split="test", dry_run=True))
-    told = "7 test rows are copies of training rows"
+    told = "7 test rows are equal to training rows"
     assert told in " ".join(capsys.readouterr().err.split())
 
 

@@ -177,3 +177,6 @@ def test_simulate_trains_on_public_images_and_refuses_private_ones(
     planned = "plan --n-rows 50000 --delta 1e-5 --epsilon 1 --simulated"
     done = command(*planned.split(), out)
     assert "Recommended: T = 1, no other number" in done.out, done.err
+    assert "! The simulation of T = 1 has the noise of another budget" in done.out
+    done = command(*planned.split(), out, "--simulated", out)
+    assert done.code == 2 and "two files have the same number" in words(done.err)
