@@ -25,9 +25,11 @@ from dphead_extract.features.rows import Header
 from dphead_extract.features.verify import sound_blocks
 from dphead_extract.features.writing import FeaturesWriter, check_facts
 
+# keys of the configuration that the combination records for each file; absent keys too
+_OF_PART = (*FEATURE_SPACE, "local_weights")
 # keys of the configuration that may differ between the files
 _OWN = {
-    *(*FEATURE_SPACE, "library_versions", "n_features", "dtype"),
+    *(*_OF_PART, "library_versions", "n_features", "dtype"),
     *("batch_size", "device", "amp"),
     "people",  # can be declared after a file was written
 }
@@ -159,7 +161,8 @@ def _header(files: list[FeaturesFile]) -> Header:
         backbone="+".join(file.config["backbone"] for file in files),
         backbone_kwargs={
             "parts": [
-                {key: file.config[key] for key in FEATURE_SPACE} for file in files
+                {key: file.config[key] for key in _OF_PART if key in file.config}
+                for file in files
             ]
         },
         normalization={"kind": "unit"},

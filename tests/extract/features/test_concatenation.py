@@ -118,7 +118,7 @@ def test_a_changed_file_does_not_leave_the_rows_of_the_old_one(folder, tmp_path)
         concatenate(files, tmp_path / "ab.h5")
 
 
-def made(path, bits=None, **columns):
+def made(path, bits=None, config=None, **columns):
     """Write a file of four rows, as `extract` records images; return its path."""
     rows = {"labels": np.array([0, 1, 0, 1]), "group": np.array([5, 5, 6, 6])}
     rows["row_digest"] = np.arange(64, dtype=np.uint8).reshape(4, 16)
@@ -129,7 +129,7 @@ def made(path, bits=None, **columns):
         has_group=True,
         backbone=path.stem,
         transform={"mean": None, "bits": bits},
-        config={"source_digest": "equal"},
+        config={"source_digest": "equal"} | (config or {}),
         dataset_id="0" * 32,
         salt="1" * 32,
     )
@@ -174,3 +174,15 @@ def test_images_decoded_with_other_ranges_are_refused(tmp_path):
     files = [made(tmp_path / "one.h5"), made(tmp_path / "two.h5", bits=12)]
     with pytest.raises(FormatError, match="differ in bits: not set and 12"):
         concatenate(files, tmp_path / "both.h5")
+
+
+def test_local_weights_are_recorded_for_their_own_backbone(tmp_path):
+    """So `predict` asks for these weights, and for no others."""
+    files = [tmp_path / "one.h5", tmp_path / "two.h5"]
+    made(files[0])
+    made(files[1], config={"local_weights": True})
+    concatenate(files, tmp_path / "both.h5")
+    with open_features(tmp_path / "both.h5") as both:
+        parts = both.config["backbone_kwargs"]["parts"]
+        assert [part.get("local_weights") for part in parts] == [None, True]
+        assert "local_weights" not in both.config
