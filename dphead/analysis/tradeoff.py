@@ -242,8 +242,8 @@ def true_positive_rates(
     relation : str
         The neighboring relation of the releases.
     replaced : bool, optional
-        Whether another row would have been used instead. Default:
-        `is_replaced(relation)`.
+        Whether to compare with a fit on another row instead, not without the row.
+        Default: `is_replaced(relation)`.
 
     Returns
     -------
@@ -342,10 +342,10 @@ def limits_of_total(
 
 
 def alternative(replaced: bool, unit: str) -> str:
-    """Return the case that a bound compares: another row was used instead, or none."""
+    """Return text that follows "compared with a fit": what the other fit used."""
     if replaced:
-        return f"another {unit} would have been used instead"
-    return f"no other {unit} would have been used"
+        return f"on another {unit} instead"
+    return f"without the {unit}"
 
 
 def plural(unit: str) -> str:
@@ -366,7 +366,7 @@ def detection(limits: dict[bool, float], what: str, unit: str) -> str:
         Name of a row or of a group, such as "image" or "person".
     """
     shares = [
-        f"{percent_up(limit)} if {alternative(replaced, unit)}"
+        f"{percent_up(limit)} compared with a fit {alternative(replaced, unit)}"
         for replaced, limit in limits.items()
     ]
     return (

@@ -302,7 +302,7 @@ def _print_cost(found: dict[str, Any]) -> None:
             for fpr, tpr in rates.items()
         ]
         click.echo(
-            "upper bound on any attack's TPR, if "
+            "upper bound on any attack's TPR, compared with a fit "
             f"{alternative(place == PLACES[True], 'group' if cap else 'row')}\n"
             f"  {', '.join(limits)}"
         )

@@ -67,7 +67,8 @@ def budget_lines(
     if limit:
         left = ledger["remaining"]
         every = f"epsilon {as_declared(limit['epsilon'])} remaining"
-        yield every if which is None else in_words(left, delta, limit, which)
+        why = "; the epsilons of fits do not simply add up" if n_fits else ""
+        yield every if which is None else in_words(left, delta, limit, which) + why
 
 
 def before_charge(fit: Any, options: Any, refused: bool = False) -> Iterator[str]:

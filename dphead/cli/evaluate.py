@@ -139,8 +139,8 @@ def evaluate(as_json: bool, **given: Any) -> None:
     if none := metrics["n_without_class"]:
         lines["No class"] = [f"{_without_class(none)}, counted as wrong"]
     lines["Note"] = [
-        f"These figures are exact for these rows; the {what}'s guarantee does not "
-        "cover them."
+        f"These figures have no noise, and the {what}'s guarantee does not cover the "
+        "measured rows."
     ]
     for label, texts in lines.items():
         say(label, *texts)

@@ -289,8 +289,8 @@ def _of_same_rows(which: Path) -> str:
     from dphead.fit.ledgers import images_known_in
 
     recognized = (
-        "From now on, dphead refuses fits in another ledger on images that it "
-        "recognizes as these."
+        "From now on, dphead refuses fits on these images in any other ledger, if it "
+        "recognizes the images."
     )
     images = (
         "Images are recognized only after you repeat their `dphead extract` with the "

@@ -59,9 +59,9 @@ class DPClassifier(HeadEstimator, PrivateClassifier):
     The fitted head is (epsilon, delta)-differentially private: no outcome is more than
     exp(epsilon) times as likely with a row as without it, or the reverse, up to a
     probability delta. At epsilon = 1, delta = 1e-5 and a 1 % false-positive rate,
-    membership inference detects at most 3.68 % of training rows. The bound is 1.98 % if
-    no other row would have been used instead of a training row. `dphead account` prints
-    these bounds for any epsilon.
+    membership inference detects at most 3.68 % of training rows, compared with a fit on
+    another row instead. Compared with a fit without the row, the bound is 1.98 %.
+    `dphead account` prints these bounds for any epsilon.
 
     The head of a private fit depends on the values of rows only through noisy releases.
     A row with NaN, infinity or a value beyond float32 adds zero to every sum.

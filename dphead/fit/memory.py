@@ -261,12 +261,12 @@ def _pass_bytes(
     n_classes: int,
     threads: int,
 ) -> int:
-    """Return the bytes of a statistic's sum with its copies in one pass.
+    """Return the bytes that one pass needs for a statistic's sum.
 
-    `after` is the statistic of the next request. A sum has a copy on each thread, and
-    three copies while the secret rows are compared. Its noise and the released value
-    take less than these. A thread that sums by numpy also holds some rows in float64,
-    and products of them.
+    `after` is the statistic of the next request. Each thread has a copy of the sum, and
+    large sums use fewer threads. The comparison of the secret rows needs three more
+    copies. The noise and the released value take less than these three. A thread that
+    sums by numpy also holds some rows in float64, and products of them.
     """
     size = _sum_bytes(statistic, width)
     if statistic.kind == "gram" and isinstance(after, ClassSums):

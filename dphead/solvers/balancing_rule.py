@@ -1,4 +1,4 @@
-"""Balance decisions of `auto`, unless released counts show that this is no gain."""
+"""Balance decisions of `auto`, if released values predict a gain."""
 
 import math
 from collections.abc import Generator

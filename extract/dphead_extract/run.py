@@ -423,7 +423,7 @@ def _check_images(
 
 
 def _refuse_unreadable(source: Source, found: Mapping[int, str]) -> None:
-    """Raise ExtractError if `found` has unreadable images: reasons by row."""
+    """Raise ExtractError unless `found`, a mapping of rows to reasons, is empty."""
     listed = [f"{source.names[row]} ({why})" for row, why in found.items()]
     more = ["..."] * (len(listed) > _LISTED_IMAGES)
     if listed:

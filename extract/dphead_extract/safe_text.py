@@ -17,8 +17,8 @@ _CODES = re.compile(
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
-# Begins a formula in a spreadsheet, at the start of a cell or after a separator. If `;`
-# is the separator, a quote after it begins a quoted cell.
+# Matches where a spreadsheet begins a formula: at the start of a cell or after a
+# separator. If `;` is the separator, a quote after it begins a quoted cell.
 _FORMULA = r"(?=['\"\s]*[=+\-@\uff1d\uff0b\uff0d\uff20])"
 _BARE = re.compile(f"(^|[;\t\r\n]){_FORMULA}")
 _QUOTED = re.compile(f"(^|[;\t\r\n])'{_FORMULA}")

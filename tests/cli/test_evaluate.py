@@ -61,7 +61,7 @@ def test_evaluate_measures_the_head_on_the_rows(made):
         found["per_class_accuracy"], found["per_class_n"], CLASSES, strict=True
     ):
         assert f"{100 * share:.2f} % of {count} in class {name}" in text
-    assert "guarantee does not cover them" in text
+    assert "guarantee does not cover the measured rows" in text
     fitted("predict", run, test)
     assert contents(run.parent) == before
     assert charges() == 0

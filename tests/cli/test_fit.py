@@ -115,7 +115,7 @@ def test_the_limit_of_several_fits_is_the_budgets_or_says_what_it_assumes(
     text = words(done.out)
     assert f"a membership-inference attack on {taken} detects at most" in text
     replaced = detection_limits([GaussianEvent(1 / mu)], "zero_out")[True]
-    case = "if another row would have been used instead"
+    case = "compared with a fit on another row instead"
     assert f"{percent_up(replaced)} {case}" in text
 
 

@@ -196,7 +196,7 @@ def test_a_budget_names_what_is_recognized_in_another_ledger(tmp_path):
     with open_features(path) as file:
         image_index().mark_blocks(file.dataset_id, file.salt, blocks_of(file))
     said = words(fitted(*command).out)
-    assert "refuses fits in another ledger on" in said and "same -o" not in said
+    assert "refuses fits on these images in any other" in said and "same -o" not in said
 
 
 def test_show_names_other_ledgers_if_a_data_set_has_no_file(tmp_path):

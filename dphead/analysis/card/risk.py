@@ -28,7 +28,7 @@ class Limits:
     epsilon : float
         The epsilon of the bounds.
     replaced : bool
-        Whether another row would have been used instead.
+        Whether they compare with a fit on another row instead, not without the row.
     hits : tuple of float
         True-positive rates at the false-positive rates REPORTED_RATES.
     guess : float

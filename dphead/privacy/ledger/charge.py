@@ -154,9 +154,9 @@ class Charge(Generic[_Book]):
             before = self._committed(sequence)
             if before != sequence:
                 raise LedgerError(
-                    f"Release {sequence} cannot begin because only {before} of the "
-                    "releases before it were returned, and the next one failed. Run "
-                    "the same command again to resume the fit."
+                    f"Release {sequence} (counted from 0) cannot begin, because "
+                    f"release {before} failed. Run the same command again to resume "
+                    "the fit."
                 )
             # Log before a row is read. If a crash left files, delete them: the release
             # is drawn again.

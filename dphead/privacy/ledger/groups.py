@@ -70,10 +70,10 @@ class Groups:
         ):
             raise LedgerError(
                 f"The earlier fits in the ledger {ledger.path} have other groups or "
-                "other rows, so the fits would not add up for one person. Use the rows "
-                "and the group column of the earlier fits. If all these groups are ids "
-                "of one id system, type `dphead ledger people NAME FILE`, and name "
-                "both features files in one command."
+                "other rows than this fit, so no sum would hold for one person. Use "
+                "the rows and the group column of the earlier fits. If all these "
+                "groups are ids of one id system, type `dphead ledger people NAME "
+                "FILE`, and name both features files in one command."
             )
         if kept and not common:
             raise LedgerError(

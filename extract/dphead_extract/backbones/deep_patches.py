@@ -172,7 +172,7 @@ class _PatchLayer(nn.Module):
 
 
 def _halved(layer: nn.Module, maps: torch.Tensor) -> torch.Tensor:
-    """Return the next layer's input for maps (1, channels, h, w), with halved sides."""
+    """Return the maps (1, more channels, h / 2, w / 2) that the next layer gets."""
     border = [_SIDE // 2] * 4  # reflect the border, so that each position has a patch
     found = layer(F.pad(maps, border, mode="reflect"))
     return signed_sqrt(F.avg_pool2d(found, 2))

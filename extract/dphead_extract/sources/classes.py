@@ -206,9 +206,9 @@ def _listed_names(path: Path) -> list[str]:
 
 
 def possible_splits(declared: bool) -> list[str]:
-    """Return the public splits of a source: all of _SPLIT_NAMES, or only "all".
+    """Return the public splits of a source, whatever its rows are.
 
-    The rows of the source do not change the result.
+    All of _SPLIT_NAMES if the source is declared to have splits, else only "all".
     """
     return list(_SPLIT_NAMES) if declared else ["all"]
 

@@ -230,8 +230,8 @@ def _agreed(classes: Classes, said: list[str] | None) -> Classes:
     """Return the declared classes, checked against the header's class names.
 
     Labels in the table are indices into the header's names. --folder-names-are-public
-    declares these names public. Raises ExtractError if the declared names differ from
-    the header's.
+    declares these names public. --classes N (names "0", "1" and so on) fits any header.
+    Raises ExtractError if the declared names differ from the header's.
     """
     if said is None:
         return classes

@@ -98,7 +98,7 @@ def test_the_documents_have_the_statement_and_check_knows_them(made):
     assert "that show several people" in html
     unit = "one person (group) with all their rows, of which at most 4 count"
     assert f"protects <b>{unit}</b>" in html
-    assert "share of training people" in html and "if another person would" in html
+    assert "share of training people" in html and "a fit on another person" in html
     said = "of which at most 4 count, by the group column of the features"
     assert said in read_run(run).report["statement"]
     fitted("report", run, "--dpia")  # with the copy in the run folder

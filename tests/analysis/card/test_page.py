@@ -57,8 +57,8 @@ def test_a_fit_writes_the_page_of_its_report(folder):
     own = [one for one in limits_of(read_run(folder / "private").report) if one.own]
     assert [one.replaced for one in own] == [True, False]
     for one in own:
-        limit = f"{percent_up(one.hits[1])} if {alternative(one.replaced, 'row')}"
-        assert limit in said
+        other = alternative(one.replaced, "row")
+        assert f"{percent_up(one.hits[1])} compared with a fit {other}" in said
     assert "any feasible computation" in said
     mu = rounded_up(mu_from_epsilon(1, 1e-4))
     assert f"ε 1 δ 0.0001 μ {mu} protects one row relation zero_out" in said
