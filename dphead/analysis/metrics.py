@@ -1,6 +1,6 @@
 """Measure a head on labeled rows: accuracy, top-k, worst class, calibration.
 
-The module needs only numpy. Every figure is an exact function of the measured rows. A
+Every figure is an exact function of the measured rows. A
 head's guarantee does not cover these figures.
 """
 
@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import numpy as np
+from dphead_extract.items import UNGROUPED
 
 from dphead.privacy.loss import loss_named
 
@@ -15,21 +16,57 @@ _BINS = 15  # bins of the calibration error, as in Guo et al. 2017
 _MOST_CONFUSED = 10  # classes of a matrix that fits on a screen; chosen
 
 
-def accuracy(labels: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
-    """Return the accuracy p and its binomial standard error sqrt(p (1 - p) / n).
+def accuracy(
+    labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray | None = None
+) -> tuple[float, float]:
+    """Return the accuracy p and its standard error.
 
     Parameters
     ----------
     labels, predicted : (n,) int
         Class indices; n is at least 1.
+    groups : (n,) int or None
+        Group id of each row; UNGROUPED means a group of its own. None: rows are
+        independent.
 
     Returns
     -------
     (float, float)
         Accuracy and standard error, both in [0, 1].
+
+    Notes
+    -----
+    Without groups, the error is binomial: sqrt(p (1 - p) / n). Rows of one group, such
+    as images of one person, are not independent. So with groups, the error is the
+    cluster-robust one if that is larger. With r_g the sum of (right - p) over the rows
+    of a group, and G groups, it is sqrt(G / (G - 1) sum of r_g²) / n. With one group,
+    the group counts as one row.
+
+    References
+    ----------
+    Cameron and Miller 2015, "A Practitioner's Guide to Cluster-Robust Inference",
+    section II, for a mean.
     """
-    p = float((labels == predicted).mean())
-    return p, math.sqrt(p * (1 - p) / len(labels))
+    right = labels == predicted
+    p, n = float(right.mean()), len(labels)
+    error = math.sqrt(p * (1 - p) / n)
+    if groups is None:
+        return p, error
+    member, count = _numbered(groups)
+    if count == 1:
+        return p, math.sqrt(p * (1 - p))
+    sums = np.bincount(member, right - p)
+    robust = math.sqrt(count / (count - 1) * np.square(sums).sum()) / n
+    return p, max(error, robust)
+
+
+def _numbered(groups: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the number (n,) of each row's group, from 0, and the number of groups."""
+    alone = -1 - np.arange(len(groups))
+    names, member = np.unique(
+        np.where(groups == UNGROUPED, alone, groups), return_inverse=True
+    )
+    return member, len(names)
 
 
 def classified(scores: np.ndarray) -> np.ndarray:
@@ -185,15 +222,19 @@ def probabilities(scores: np.ndarray, loss: str = "softmax") -> np.ndarray:
 
 
 def evaluate_labeled(
-    scores: np.ndarray, labels: np.ndarray, loss: str
+    scores: np.ndarray, labels: np.ndarray, loss: str, groups: np.ndarray | None
 ) -> dict[str, Any]:
     """Return `evaluate_scores` of the rows with a label among the classes."""
     known = (labels >= 0) & (labels < scores.shape[1])
-    return evaluate_scores(scores[known], labels[known], loss)
+    groups = None if groups is None else groups[known]
+    return evaluate_scores(scores[known], labels[known], loss, groups)
 
 
 def evaluate_scores(
-    scores: np.ndarray, labels: np.ndarray, loss: str = "softmax"
+    scores: np.ndarray,
+    labels: np.ndarray,
+    loss: str = "softmax",
+    groups: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return all metrics of a report.
 
@@ -205,13 +246,16 @@ def evaluate_scores(
         Class indices from 0 to n_classes - 1.
     loss : str, default "softmax"
         `LinearHead.loss`.
+    groups : (n,) int or None
+        Group id of each row, as in `accuracy`.
 
     Returns
     -------
     dict
         The metrics n, n_without_class, accuracy, accuracy_se, balanced_accuracy, top5,
         worst_class, worst_class_accuracy, worst_class_n, per_class_accuracy,
-        per_class_n, predicted_n, confusion and calibration_error. balanced_accuracy is
+        per_class_n, predicted_n, confusion and calibration_error. With groups, also
+        n_groups, the number of groups of these rows. balanced_accuracy is
         the mean over classes that have rows. top5 is None for five classes or fewer.
         worst_class is the index of the class with the lowest accuracy. predicted_n has
         the number of rows that are predicted as each class. confusion is the confusion
@@ -236,11 +280,12 @@ def evaluate_scores(
             f"{labels.max()}. Remove rows without a label."
         )
     predicted = predicted_classes(scores)
-    value, error = accuracy(labels, predicted)
+    value, error = accuracy(labels, predicted, groups)
     each, rows = _per_class_accuracy(labels, predicted, n_classes)
     worst = int(np.nanargmin(each))  # the first class of a tie
     return {
         "n": len(labels),
+        **({} if groups is None else {"n_groups": _numbered(groups)[1]}),
         "n_without_class": int((predicted < 0).sum()),
         "accuracy": value,
         "accuracy_se": error,

@@ -113,7 +113,12 @@ def evaluate(as_json: bool, **given: Any) -> None:
     \b
     dphead evaluate run test.h5
     """
-    from dphead.cli.summary import shown_accuracy, shown_classes, shown_confusion
+    from dphead.cli.summary import (
+        of_people,
+        shown_accuracy,
+        shown_classes,
+        shown_confusion,
+    )
 
     asked = _Asked(**given)
     with shown("reading rows") as progress:
@@ -123,7 +128,7 @@ def evaluate(as_json: bool, **given: Any) -> None:
         return
     what = "network" if asked.of_network else "head"
     lines = {
-        "Rows": [f"{metrics['n']:,} with a label of the classes"],
+        "Rows": [f"{metrics['n']:,} with a label of the classes{of_people(metrics)}"],
         "Accuracy": [f"{shown_accuracy(metrics)} (± one standard error)"],
     }
     if metrics["top5"] is not None:
@@ -188,8 +193,9 @@ def _measured(asked: _Asked, progress: Progress) -> tuple[dict[str, Any], list[s
 
     with tempfile.TemporaryDirectory() as folder:
         source, split = _features(asked, folder, progress, labeled=True)
-        head, facts, x, y = files.open_matching(asked.run, source, split, labeled=True)
-    return evaluate_labeled(head.scores(x), y, head.loss), facts["class_names"]
+        opened = files.open_matching(asked.run, source, split, labeled=True)
+    head, facts, x, y, groups = opened
+    return evaluate_labeled(head.scores(x), y, head.loss, groups), facts["class_names"]
 
 
 def _predicted(
@@ -218,30 +224,16 @@ def _predicted(
 
     with tempfile.TemporaryDirectory() as folder:
         source, split = _features(asked, folder, progress)
-        head, facts, x, _ = files.open_matching(asked.run, source, split)
+        head, facts, x, _, groups = files.open_matching(asked.run, source, split)
         names = files.row_names(source, split)
-        groups = _row_groups(source, split) if grouped else None
+    if grouped and groups is None:
+        raise ValueError(
+            "--per-person needs groups, and the source has none. Name the column of "
+            "people with --columns group=NAME. A features file needs this option when "
+            "`dphead extract` or `dphead features import` writes it."
+        )
     found = probabilities(head.scores(x), head.loss)
     return found, facts["class_names"], names, groups
-
-
-def _row_groups(features: Path, split: str | None) -> Any:
-    """Return the group ids of a split's rows.
-
-    Raises ValueError if the file has no groups.
-    """
-    from dphead_extract.features.format import open_features
-
-    from dphead.fit.files import split_slots
-
-    with open_features(features) as file:
-        if file.group is None:
-            raise ValueError(
-                "--per-person needs groups, and the source has none. Name the column "
-                "of people with --columns group=NAME. A features file needs this "
-                "option when `dphead extract` or `dphead features import` writes it."
-            )
-        return file.group[split_slots(file, split)]
 
 
 def _features(

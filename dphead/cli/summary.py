@@ -198,7 +198,7 @@ def _accuracy(report: dict[str, Any], test: dict[str, Any] | None) -> Iterator[s
         if report["test_is"] == "public"
         else "private, not in the report"
     )
-    whose = " of other patients" if report["test_rows"] == "other groups" else ""
+    whose = of_people(test, "other " if report["test_rows"] == "other groups" else "")
     yield f"{shown_accuracy(test)} on {test['n']:,} test {things}{whose}: {scope}"
     if report["test_rows"] == "training rows":
         yield f"! some or all are training {things}: not an accuracy on new {things}"
@@ -293,8 +293,15 @@ def _interval(released: dict[str, float]) -> str:
     return tied(f"{100 * released['low']:.1f} to {percent(released['high'], 1)}")
 
 
+def of_people(metrics: dict[str, Any], other: str = "") -> str:
+    """Return " of N people" for rows with groups, else ""."""
+    if (count := metrics.get("n_groups")) is None:
+        return ""
+    return f" of {count:,} {other}{'people' if count != 1 else 'person'}"
+
+
 def shown_accuracy(metrics: dict[str, Any]) -> str:
-    """Return the accuracy ± one standard error."""
+    """Return the accuracy ± one standard error (`metrics.accuracy`)."""
     return tied(f"{100 * metrics['accuracy']:.2f} ± {percent(metrics['accuracy_se'])}")
 
 

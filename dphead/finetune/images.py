@@ -29,25 +29,24 @@ class Opened(NamedTuple):
         Whether each row is readable.
     names : sequence of str or None
         Private names of the rows.
+    groups : ndarray of shape (n,), int, or None
+        Group id of each row. Private.
     """
 
     x: np.ndarray
     y: np.ndarray
     readable: np.ndarray
     names: Sequence[str] | None = None
+    groups: np.ndarray | None = None
 
     def labeled(self, n_classes: int, source: Path) -> "Opened":
-        """Return the rows with a class, without names.
-
-        Raises ValueError if there are none.
-        """
-        known = (self.y >= 0) & (self.y < n_classes)
-        if not known.any():
+        """Return all rows. Raises ValueError if no row has a class."""
+        if not ((self.y >= 0) & (self.y < n_classes)).any():
             raise ValueError(
                 f"{source} has no labels of the network's classes. Pass labeled rows, "
                 "or use `dphead predict`, which needs no labels."
             )
-        return Opened(self.x[known], self.y[known], self.readable[known])
+        return self
 
 
 def load_images(
@@ -77,7 +76,7 @@ def load_images(
     -------
     Opened
         The images (n, channels, h, w), uint8, in the row order of `dphead extract`.
-    ndarray of shape (m, 3), uint64
+    ndarray of shape (m, forms), uint64
         Keyed digests (`ImageIndex.digests`) of the m images that were readable; empty
         without an index.
 
@@ -122,4 +121,5 @@ def load_images(
     tell_left_out(reasons)
     tell_doubts([*source.doubts, *deep.doubts()])
     labels = source.labels.astype(np.int64)
-    return Opened(x, labels, readable, source.names), np.array(digests, np.uint64)
+    opened = Opened(x, labels, readable, source.names, source.group)
+    return opened, np.array(digests, np.uint64)

@@ -12,7 +12,7 @@ from dphead_extract.sources.columns import Columns
 from dphead_extract.sources.opening import open_source
 from torch import nn
 
-from dphead.analysis.metrics import evaluate_scores
+from dphead.analysis.metrics import evaluate_labeled
 from dphead.analysis.sealed import explain_damage, read_sealed, write_sealed
 from dphead.data.features import load_features
 from dphead.finetune.adapters import merged
@@ -154,7 +154,7 @@ def open_rows(
     layout : str, optional
         Meaning of the folders of image files.
     measured : bool, default False
-        Whether to keep only rows with a label of the network's classes.
+        Whether rows are measured, so at least one needs a label of the classes.
     columns : Columns, optional
         Roles of the columns of a table of images.
 
@@ -187,12 +187,9 @@ def open_rows(
         rows, file = load_features(source, split, memory=0)
         with file:
             files.check_features(file, facts["feature_space"], int(np.prod(spec.shape)))
-            labels = rows.measured_labels()
-            if measured:
-                files.check_labels(file, labels, names, source)
-            opened = Opened(
-                rows.features(), labels, rows.valid, files.row_names(source, split)
-            )
+            classes = names if measured else None
+            x, y, groups = files.measured_rows(rows, file, classes)
+            opened = Opened(x, y, rows.valid, files.row_names(source, split), groups)
     return opened.labeled(len(names), source) if measured else opened
 
 
@@ -211,5 +208,6 @@ def scores(network: Network, state: TrainingState, rows: Opened) -> np.ndarray:
 def measure_network(
     network: Network, state: TrainingState, rows: Opened
 ) -> dict[str, Any]:
-    """Return metrics of the trained weights on labeled rows."""
-    return evaluate_scores(scores(network, state, rows), rows.y)
+    """Return metrics of the trained weights on the rows with a label."""
+    found = scores(network, state, rows)
+    return evaluate_labeled(found, rows.y, "softmax", rows.groups)

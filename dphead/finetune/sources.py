@@ -131,7 +131,8 @@ def _load_maps(
         own, measured, images = rows, None, rows.image_digests()
         if is_test:
             images = files.images_of_test(options, rows, file)
-            measured = Opened(rows.features(), rows.measured_labels(), rows.valid)
+            x, y, groups = files.measured_rows(rows, file, None)
+            measured = Opened(x, y, rows.valid, groups=groups)
         else:
             # load the rows, because the file is closed before the first step
             own = rows.part(start, stop, 4 * rows.n_rows * rows.n_features)

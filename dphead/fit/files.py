@@ -435,8 +435,8 @@ def _rows_of_training_groups(train: SplitRows, test: SplitRows, same_file: bool)
 
 def measured_rows(
     rows: FeaturesRows, file: FeaturesFile, classes: list[str] | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features and class indices of rows, to predict or to measure on.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return what is needed of rows to predict or to measure on.
 
     Parameters
     ----------
@@ -453,16 +453,18 @@ def measured_rows(
         Features; NaN for rows that are not valid, such as unreadable images.
     (n,) int
         Class indices.
+    (n,) int or None
+        Group ids; None without groups.
     """
     labels = rows.measured_labels()
     if classes is not None:
         check_labels(file, labels, classes, file.path)
-    return rows.measured_features(), labels
+    return rows.measured_features(), labels, rows.groups
 
 
 def open_matching(
     run: Path, features: Path, split: str | None, labeled: bool = False
-) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray]:
+) -> tuple[LinearHead, dict[str, Any], np.ndarray, np.ndarray, np.ndarray | None]:
     """Open a run folder and a features file of the same feature space.
 
     Parameters
@@ -486,6 +488,8 @@ def open_matching(
         The rows' features.
     (n,) int
         The rows' class indices.
+    (n,) int or None
+        The rows' group ids; None without groups.
 
     Raises
     ------

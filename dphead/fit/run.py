@@ -67,8 +67,8 @@ from dphead.sums.verified import VerifiedSum
 _Announce = Callable[[Fit[LinearHead], float], None]
 
 
-# rows to measure on (n, n_features), their classes (n,), origin (`files.test_origin`)
-_TestRows = tuple[np.ndarray, np.ndarray, str]
+# rows to measure on (`files.measured_rows`), and their origin (`files.test_origin`)
+_TestRows = tuple[np.ndarray, np.ndarray, np.ndarray | None, str]
 
 
 def fit_files(
@@ -305,8 +305,8 @@ def measure(options: FitOptions, head: LinearHead, test: _TestRows | None) -> Te
     """Return the head's metrics on the test rows, if there are any."""
     if test is None:
         return NOT_TESTED
-    x, y, origin = test
-    metrics = evaluate_labeled(head.scores(x), y, head.loss)
+    x, y, groups, origin = test
+    metrics = evaluate_labeled(head.scores(x), y, head.loss, groups)
     return Tested(metrics, options.test_is, origin)
 
 

@@ -23,7 +23,7 @@ from dphead_extract.features.disk import write_names
 from dphead_extract.features.format import write_features
 from pyarrow import parquet
 
-from dphead.analysis.metrics import probabilities
+from dphead.analysis.metrics import accuracy, probabilities
 from dphead.cli import predictions
 from dphead.fit.head_file import open_head
 
@@ -65,6 +65,19 @@ def test_evaluate_measures_the_head_on_the_rows(made):
     fitted("predict", run, test)
     assert contents(run.parent) == before
     assert charges() == 0
+
+
+def test_the_error_of_an_accuracy_knows_the_people_of_the_rows(made, tmp_path):
+    run, _ = made
+    x, y = rows(90, seed=5)
+    path = tmp_path / "people.h5"
+    group = np.arange(90) // 30
+    write_features(path, x, y, CLASSES, group=group)
+    found = json.loads(fitted("evaluate", run, path, "--json").out)
+    right = scores(run)[0].argmax(axis=1) == y
+    assert found.get("n_groups") == 3
+    assert found["accuracy_se"] == accuracy(right, np.ones(90), group)[1]
+    assert "classes of 3 people" in words(fitted("evaluate", run, path).out)
 
 
 def test_predict_names_rows_where_names_are_known_and_gives_the_top_classes(

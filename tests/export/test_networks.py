@@ -107,7 +107,7 @@ def public_copy(features):
 
 def scores_of(run, features):
     """dphead's own scores of the extracted rows, which are sorted by path."""
-    head, _, x, _ = open_matching(run, features, None)
+    head, _, x, *_ = open_matching(run, features, None)
     return head.scores(x)
 
 
@@ -341,7 +341,7 @@ def test_exports_see_of_image_files_what_predict_sees(
     run, of_auto = tmp_path / "auto", ("--method", "auto", "--delta", 1e-3)
     axes = ("--axes-from", public_copy(features), "--axes-count", 3)
     fitted("fit", features, "-o", run, *of_auto, *axes)
-    head, _, x, _ = open_matching(run, features, None)
+    head, _, x, *_ = open_matching(run, features, None)
     assert head.axes is not None and head.axes.count == 3
     cooled = probabilities(head.scores(x))
     assert np.abs(cooled - probabilities(1.5 * head.scores(x))).max() > 0.01

@@ -10,7 +10,7 @@ from commands import (
     table,
     words,
 )
-from dphead_extract.features.format import write_features
+from dphead_extract.features.format import open_features, write_features
 from dphead_extract.sources.classes import Classes
 from finetune.core import CLIPS, images, images_file
 from pictures import encoded, pack
@@ -84,6 +84,20 @@ def test_evaluate_repeats_what_the_training_measured(folder):
     worst = NAMES[int(np.argmin(found["per_class_accuracy"]))]
     assert f"in class {worst} " in text[text.index("Classes") :].split("%")[1]
     assert "the network's guarantee" in text
+
+
+def test_the_error_of_an_accuracy_knows_the_people_of_the_images(folder, tmp_path):
+    """Of images and of feature maps."""
+    group = np.arange(N_TEST) // 8
+    path = images_file(tmp_path / "t.npz", N_TEST, NAMES, test=0, seed=1, group=group)
+    alone = measured(folder / "pixels", folder / "test.npz")
+    found = measured(folder / "pixels", path)
+    assert found.get("n_groups") == 5 and found["accuracy_se"] >= alone["accuracy_se"]
+    assert found["accuracy"] == alone["accuracy"]
+    with open_features(folder / "maps.h5") as file:
+        maps, labels = file.features[:], file.labels
+    write_features(tmp_path / "m.h5", maps, labels, class_names=NAMES, group=labels)
+    assert measured(folder / "maps", tmp_path / "m.h5")["n_groups"] == 3
 
 
 def test_predict_gives_each_row_the_class_that_evaluate_counts(folder):

@@ -171,7 +171,7 @@ def test_the_test_accuracy_is_that_of_the_one_head_that_is_released():
     """
     for seed in range(12):
         head = head_of(LeastSquares(), X, Y, M, 0.05, seed)
-        test = (X, Y, "another split")
+        test = (X, Y, None, "another split")
         metrics = run.measure(SimpleNamespace(test_is="private"), head, test).metrics
         assert metrics == evaluate_scores(head.scores(X), Y)
 

@@ -152,8 +152,8 @@ def _accuracy(report: dict[str, Any]) -> tuple[float, float, str] | None:
     """Return (low, high, name) of the accuracy's 90 % interval; None without one."""
     test, expected = report["test"], report["expected_accuracy"]
     if test is not None:
-        n = test["n"]
-        right = round(test["accuracy"] * n)
+        n = _independent_rows(test)
+        right = round(test["accuracy"] * test["n"]) * n / test["n"]
         # Clopper-Pearson interval: betaincinv gives NaN at 0 and at n
         low = betaincinv(right, n - right + 1, 0.05) if right else 0.0
         high = betaincinv(right + 1, n - right, 0.95) if right < n else 1.0
@@ -162,3 +162,14 @@ def _accuracy(report: dict[str, Any]) -> tuple[float, float, str] | None:
         name = f"expected accuracy on {name_new(report)} (90 %)"
         return expected["low"], expected["high"], name
     return None
+
+
+def _independent_rows(test: dict[str, Any]) -> float:
+    """Return how many independent rows would have the accuracy's standard error.
+
+    With groups, the error does not treat their rows as independent.
+    """
+    p, error = test["accuracy"], test["accuracy_se"]
+    if "n_groups" not in test:
+        return test["n"]
+    return p * (1 - p) / error**2 if error else test["n_groups"]

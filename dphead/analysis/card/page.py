@@ -405,6 +405,8 @@ def _test_bar(report: dict[str, Any]) -> _Bar | None:
     text = (
         f"{_percent(value, 2)} ± {_percent(error, 2)}, on {test['n']:,} public {things}"
     )
+    if (count := test.get("n_groups")) is not None:
+        text += f" of {count:,} people"
     return _Bar(f"on public test {things}", value, text)
 
 

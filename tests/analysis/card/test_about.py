@@ -75,6 +75,16 @@ def test_the_verdict_compares_the_stated_limits(made):
     report["test"] |= {"accuracy": 0.9, "n": 250}
     for limit, status in ((0.86, "within"), (0.9, "open"), (0.94, "outside")):
         assert found(min_accuracy=limit)[0] == status
+    # images of one person are not independent
+    few = report["test"] | {"accuracy": 0.9, "n": 250, "n_groups": 25}
+    for error, accuracy, interval in (
+        (0.06, 0.9, "74.3 to 97.7 %"),  # as 25 independent images
+        (0.0, 1.0, "88.7 to 100.0 %"),
+    ):
+        report["test"] = few | {"accuracy": accuracy, "accuracy_se": error}
+        status, said = found(min_accuracy=0.89)
+        assert status == "open" and interval in said
+    del report["test"]["n_groups"]
     # no mistake does not mean that no mistake is possible
     for n, interval in ((5, "54.9 to 100.0 %"), (20, "86.1 to 100.0 %")):
         report["test"] |= {"accuracy": 1.0, "n": n}
