@@ -152,9 +152,9 @@ class ImageIndex:
     owner can read the files.
 
     The index identifies an image by its canonical pixels: a resized or recompressed
-    image is a different one. Earlier versions stored digests of other forms of some
-    images. Another file pairs these digests with the canonical ones, once an extraction
-    reads such an image again.
+    image is a different one. Another file pairs digests of other forms with canonical
+    ones: of the upper bytes of each 16-bit gray image (16 bytes more), and of forms
+    that earlier versions stored, once an extraction reads such an image again.
     """
 
     def __init__(self, folder: Path, sizes: Path | None = None) -> None:
@@ -322,7 +322,11 @@ class ImageIndex:
         new = pairs[met & ~old]
         if len(new):
             _, first = np.unique(new[:, 0], return_index=True)
-            self._write(ALIASES, np.concatenate([known, new[first]]))
+            self._append(ALIASES, known, new[first])
+
+    def _append(self, name: str, known: np.ndarray, new: np.ndarray) -> None:
+        """Store new digests of an entry beside the known ones."""
+        self._write(name, np.concatenate([known, new]))
 
     def _write(self, name: str, digests: np.ndarray) -> None:
         data = digests.astype("<u8").tobytes()

@@ -699,6 +699,17 @@ def test_a_server_knows_copies_in_colors_by_their_upper_bytes(machines, deep_fir
     assert other.claim(seen) == (dataset_id, True)
 
 
+def test_a_server_stores_each_pair_of_digests_once(machines):
+    """Its rows stay for ever: a row with all earlier pairs would double them."""
+    one = machines[0]
+    before = len(one._aliases())
+    for _ in range(4):
+        deep = np.random.default_rng().integers(0, 2**16, (10, 6, 6)).astype(float)
+        forms = [[a, a, a, (a // 256).astype(np.uint8)] for a in deep]
+        one.claim(np.array([*map(one.digests, forms)], np.uint64))
+    assert len(one._aliases()) == before + 40
+
+
 def test_a_notable_overlap_stays_notable_on_a_server(machines):
     one, other = machines
     seen, (own, *others) = images(), (uuid.uuid4().hex for _ in range(3))
