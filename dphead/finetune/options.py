@@ -74,6 +74,7 @@ class FinetuneOptions(RunOptions):
             "Shape of a row in a features file: CHANNELS,H,W of feature maps, "
             "STEPS,CHANNELS of a series. Default: one dimension.",
             read=map_shape,
+            resumed=True,
         ),
     ] = None
     mean: Annotated[

@@ -499,10 +499,10 @@ def make_training(
         If the settings exceed the budget or contradict each other.
     """
     s = settings.resolved(facts.n_rows)
-    if s.normalization and network.spec.images:
+    if s.normalization and network.spec.pixels:
         raise ValueError(
-            "`normalization` applies to single images, not to groups. Drop it, or "
-            "--group-cap."
+            "`normalization` applies to feature maps, not to images. Drop it. --mean "
+            "and --std scale images."
         )
     normalization = ChannelNormalization(**s.normalization) if s.normalization else None
     others = []

@@ -323,7 +323,7 @@ class Settings(Step, ModelSpec):
     augment : str, default "none"
         Augmentation that makes the views.
     normalization : dict, optional
-        Settings of `ChannelNormalization`.
+        Settings of `ChannelNormalization`, for feature maps.
     """
 
     noise_multiplier: Annotated[float | None, _NOISE_MULTIPLIER] = None

@@ -217,7 +217,7 @@ def _load_images(
             grouped=source.group is not None,
         ),
         digests=digests,
-        images=digests[:, 0] if digests.size else None,
+        images=None if index is None else index.under_each_key(digests),
         groups=source.group,
         facts=shared,
         digest=digest,

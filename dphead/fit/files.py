@@ -285,8 +285,8 @@ class SplitRows:
     groups : (n,) int64 or None
         Group id of each row; None without groups. Private.
     images : ndarray or None
-        Digests of their images, or, for test rows of another features file, of the
-        images of its data set that the index knows. Private.
+        Digests of their images, (n,) or (n, forms). For test rows of another features
+        file, of the images of its data set that the index knows. Private.
     holdout : dict
         How --test-fraction split the features file; {} without --test-fraction.
     """
@@ -406,12 +406,15 @@ def _shared_images(train: SplitRows, test: SplitRows, same_file: bool) -> int:
 
     Of two sources, they are compared with all known images of the training data set.
     """
-    if test.images is None:
+    if test.images is None or not len(test.images):
         return 0
     own = train.source.dataset_id
-    known = [] if own is None or same_file else [known_images(own)]
-    known += [] if train.images is None else [train.images]
-    return int(np.isin(test.images, np.concatenate(known)).sum()) if known else 0
+    known = [known_images(own, every_form=True)] if own and not same_file else []
+    known += [] if train.images is None else [train.images.ravel()]
+    if not known:
+        return 0
+    found = np.isin(test.images, np.concatenate(known))
+    return int(found.reshape(len(found), -1).any(axis=1).sum())
 
 
 def _rows_of_training_groups(train: SplitRows, test: SplitRows, same_file: bool) -> int:

@@ -1179,13 +1179,17 @@ def _has_images(index: ImageIndex, file: FeaturesFile) -> bool:
     return index.has_blocks(file.dataset_id, file.salt, blocks_of(file))
 
 
-def known_images(dataset_id: str) -> np.ndarray:
-    """Return the image digests of a data set, and of others that its ledger counts."""
+def known_images(dataset_id: str, *, every_form: bool = False) -> np.ndarray:
+    """Return the image digests of a data set, and of others that its ledger counts.
+
+    With `every_form`, also those of the images' other forms (`ImageIndex.every_form`).
+    """
     if not has_home():
         return np.empty(0, np.uint64)
     names, _ = _counted_with(dataset_id)
+    read = ImageIndex.every_form if every_form else ImageIndex.images
     both = product(image_indexes(), names)
-    return np.unique(np.concatenate([index.images(one) for index, one in both]))
+    return np.unique(np.concatenate([read(index, one) for index, one in both]))
 
 
 def shared_images(one: FeaturesFile, other: FeaturesFile) -> int | None:

@@ -57,6 +57,11 @@ class TeamImages(ImageIndex):
             self._at_home[found[0]] = self._home.digests(forms)
         return found
 
+    def under_each_key(self, digests: np.ndarray) -> np.ndarray:
+        """Return digests of images decoded here, with those under the home's key."""
+        own, _ = self._decoded(digests)
+        return np.column_stack([digests, own]) if own.size else digests
+
     def _grow(self, dataset_id: str, digests: np.ndarray) -> None:
         """Add images to an entry, here and in the home's index.
 
@@ -71,8 +76,7 @@ class TeamImages(ImageIndex):
             now = [one for one in self._home.overlaps(own, dataset_id) if one.notable]
             known = [*now, *self._home.sharing(dataset_id)]
             for other in {one.dataset_id: one for one in known}.values():
-                theirs = self._home.images(other.dataset_id)
-                shared = np.isin(own, theirs).any(axis=1)
+                shared = self._home.has(other.dataset_id, own)
                 self._note(other.dataset_id)
                 if not self.knows(other.dataset_id):
                     partial = self.mark("partial", other.dataset_id)

@@ -180,6 +180,10 @@ class ImageIndex:
         found = [first if one is own else self.digest(one) for one in others]
         return [first, *found, *[first] * _FORMS][:_FORMS]
 
+    def under_each_key(self, digests: np.ndarray) -> np.ndarray:
+        """Return an array of `digests`, under the keys of all indexes that are used."""
+        return digests
+
     def keyed(self, text: str, size: int) -> bytes:
         """Return the digest of a text under the index's key, with `size` bytes."""
         key = self._key()
@@ -339,6 +343,21 @@ class ImageIndex:
         digests were changed.
         """
         return _canonical(self._stored(dataset_id), self._aliases())
+
+    def every_form(self, dataset_id: str) -> np.ndarray:
+        """Return a data set's digests, and those of its other forms that are stored."""
+        images, pairs = self.images(dataset_id), self._aliases()
+        return np.append(images, pairs[np.isin(pairs[:, 1], images), 0])
+
+    def has(self, dataset_id: str, digests: np.ndarray) -> np.ndarray:
+        """Return (n,) bool: whether a data set has each image, in any of its forms.
+
+        `digests` (n, forms) are as `digests` returns them.
+        """
+        own, pairs = _split(digests)
+        pairs = np.concatenate([self._aliases(), pairs])
+        theirs = _canonical(self._stored(dataset_id), pairs)
+        return np.isin(_replaced(own, pairs), theirs)
 
     def public_id(self, dataset_id: str) -> str:
         """Return an id of a data set's entry. Without the key, it reveals nothing."""
@@ -675,14 +694,20 @@ def _split(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return own[:, 0], pairs[forms != own]
 
 
-def _canonical(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Return the sorted distinct digests, each replaced by its canonical digest."""
+def _replaced(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Return the digests (n,), each replaced by its canonical digest."""
     others, first = np.unique(pairs[:, 0], return_index=True)
     # Replace twice: digests of RGB levels by those of gray levels, then those by the
     # digests of samples.
     for _ in range(2 if len(others) else 0):
         at, found = _search(others, digests)
         digests = np.where(found, pairs[first[at], 1], digests)
+    return digests
+
+
+def _canonical(digests: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Return the sorted distinct digests, each replaced by its canonical digest."""
+    digests = _replaced(digests, pairs)
     if (digests[1:] <= digests[:-1]).any():  # most entries are sorted already
         digests = np.sort(digests)
         digests = np.delete(digests, 1 + np.flatnonzero(digests[1:] == digests[:-1]))

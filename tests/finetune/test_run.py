@@ -349,6 +349,16 @@ def test_another_split_does_not_continue_an_interrupted_run(tmp_path):
         finetune(replace(asked, split="test"))
 
 
+def test_another_shape_does_not_continue_an_interrupted_run(tmp_path):
+    asked = maps(tmp_path)
+    settings = replace(asked.settings, model="wrn-10-1", groups=4)
+    asked = replace(asked, checkpoint=1, settings=settings, shape=(9, 21, 21))
+    with pytest.raises(Crash):
+        finetune(asked, progress=crash_at(2))
+    with pytest.raises(ValueError, match="shape must be"):
+        finetune(replace(asked, shape=(9, 49, 9)))
+
+
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     """It was computed from other releases: they were charged for another network."""
     source(tmp_path)
@@ -416,6 +426,16 @@ def test_maps_of_a_features_file_with_private_normalization(tmp_path):
     ]
     state = read_network(tmp_path / "run")[1]
     assert state.center.shape == state.scale.shape == (81 * 49,)
+
+
+def test_images_take_no_normalization_of_maps(tmp_path):
+    """They would be normalized in the training, and not where they are measured."""
+    source(tmp_path)
+    ours = options(tmp_path, "run")
+    given = replace(ours.settings, normalization=CLIPS)
+    with pytest.raises(ValueError, match="feature maps, not to images"):
+        finetune(replace(ours, settings=given))
+    assert not (tmp_path / "ledger.sqlite").exists()
 
 
 def test_test_rows_may_be_chosen_by_position(tmp_path):
@@ -503,6 +523,25 @@ def test_known_images_of_the_data_set_are_no_public_test_rows(tmp_path):
     index = image_index()
     index.add("e" * 32, load_data(ours, path, "test", index).digests)
     with pytest.raises(ValueError, match="images of the test data set are in the"):
+        finetune(ours)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_copies_of_16_bit_images_in_colors_are_no_public_test_rows(tmp_path, read):
+    """dphead reads their upper bytes only: of the images read here, or before."""
+    deep = np.random.default_rng(0).integers(0, 2**16, (60, 8, 8), np.uint16)
+    held = dict(np.load(source(tmp_path))) | {"images": deep}
+    np.savez(tmp_path / "images.npz", **held)
+    chosen = held["split"] == ("train" if read else "test")
+    upper = np.repeat((deep[chosen] >> 8).astype(np.uint8)[..., None], 3, axis=-1)
+    np.savez(tmp_path / "copy.npz", images=upper, labels=held["labels"][chosen])
+    given = {"ledger": None, "dataset_id": "e" * 32, "test": tmp_path / "copy.npz"}
+    ours = options(tmp_path, "run", **given, test_split=None)
+    index = image_index()
+    if not read:
+        images = load_data(ours, tmp_path / "images.npz", "test", index)
+        index.add("e" * 32, images.digests)
+    with pytest.raises(ValueError, match=r"(20|40) images of the test data set"):
         finetune(ours)
 
 

@@ -29,6 +29,7 @@ from dphead.fit.ledgers import (
     default_ledger_path,
     fix_budget,
     image_index,
+    known_images,
     move_ledger,
     open_ledger,
     people_index,
@@ -697,6 +698,36 @@ def test_a_server_knows_copies_in_colors_by_their_upper_bytes(machines, deep_fir
     dataset_id, _ = one.claim(np.array([*map(one.digests, first)], np.uint64))
     seen = np.array([*map(other.digests, last)], np.uint64)
     assert other.claim(seen) == (dataset_id, True)
+
+
+def test_a_server_gets_the_copies_of_images_that_a_home_knows(team, monkeypatch):
+    """A home read gray images before it used the server, and then copies in colors."""
+    gray = np.random.default_rng().integers(0, 2**16, (40, 6, 6)).astype(float)
+    upper = (gray // 256).astype(np.uint8)
+    before, later = uuid.uuid4().hex, uuid.uuid4().hex
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    own = image_index()
+    deep = [own.digests([a, a, a, b]) for a, b in zip(gray, upper, strict=True)]
+    own.add(before, np.array(deep, np.uint64))
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    used = image_index()
+    copies = [used.digests([b, b, b, b]) for b in upper[:20]]
+    used.add(later, np.array(copies, np.uint64))
+    assert len(used.images(before)) == 20
+
+
+def test_images_that_only_a_homes_index_has_are_known_with_a_server(team, monkeypatch):
+    """A network's test images are compared under the home's key too."""
+    pixels = np.random.default_rng().integers(0, 256, (20, 6, 6, 3), np.uint8)
+    before = uuid.uuid4().hex
+    monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
+    own = image_index()
+    own.add(before, np.array([own.digests([one]) for one in pixels], np.uint64))
+    monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
+    used = image_index()
+    read = np.array([used.digests([one]) for one in pixels], np.uint64)
+    known = known_images(before, every_form=True)
+    assert np.isin(used.under_each_key(read), known).any(axis=1).all()
 
 
 def test_a_server_stores_each_pair_of_digests_once(machines):
