@@ -38,14 +38,13 @@ def accuracy(
     -----
     Without groups, the error is binomial: sqrt(p (1 - p) / n). Rows of one group, such
     as images of one person, are not independent. So with groups, the error is the
-    cluster-robust one if that is larger. With r_g the sum of (right - p) over the rows
-    of a group, and G groups, it is sqrt(G / (G - 1) sum of r_g²) / n. With one group,
-    the group counts as one row.
+    cluster jackknife's if that is larger: sqrt((G - 1) / G sum of (p_g - p)²), with G
+    groups and the accuracy p_g without group g. One group counts as one row.
 
     References
     ----------
     Cameron and Miller 2015, "A Practitioner's Guide to Cluster-Robust Inference",
-    section II, for a mean.
+    section VI.B (CV3).
     """
     right = labels == predicted
     p, n = float(right.mean()), len(labels)
@@ -55,9 +54,9 @@ def accuracy(
     member, count = _numbered(groups)
     if count == 1:
         return p, math.sqrt(p * (1 - p))
-    sums = np.bincount(member, right - p)
-    robust = math.sqrt(count / (count - 1) * np.square(sums).sum()) / n
-    return p, max(error, robust)
+    without = (right.sum() - np.bincount(member, right)) / (n - np.bincount(member))
+    jackknife = math.sqrt((count - 1) / count * np.square(without - p).sum())
+    return p, max(error, jackknife)
 
 
 def _numbered(groups: np.ndarray) -> tuple[np.ndarray, int]:

@@ -42,6 +42,22 @@ def test_rows_of_one_group_are_not_independent(spread):
     assert errors.mean() == pytest.approx(values.std(), rel=0.15)
 
 
+@pytest.mark.parametrize("sizes", [[100, 100], [180, 20], [250, *[10] * 25]])
+def test_few_people_and_one_with_most_rows_make_the_error_large(sizes):
+    """The binomial error would be below 0.03."""
+    rng = np.random.default_rng(0)
+    groups = np.arange(len(sizes)).repeat(sizes)
+    errors = []
+    for _ in range(200):
+        right = rng.random(len(groups)) < rng.beta(4, 1, len(sizes)).repeat(sizes)
+        given = right_and_wrong(right)
+        errors.append(metrics.evaluate_scores(*given, groups=groups)["accuracy_se"])
+    # the spread of a person's accuracy is 0.163
+    true = 0.163 * np.sqrt(np.square(sizes).sum()) / np.sum(sizes)
+    # 200 variances of two people have a mean within a fifth of the truth
+    assert np.sqrt(np.mean(np.square(errors))) > 0.9 * true
+
+
 def test_the_error_of_groups_is_never_below_that_of_independent_rows():
     """Not by chance, and not in one group; rows without a group are independent."""
     right = np.arange(100) % 2 == 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from scipy.special import betaincinv
+from scipy.special import betaincinv, ndtri, stdtrit
 
 from dphead.analysis.protected import counts_all_fits, name_new, name_unit_in
 from dphead.privacy.rounding import as_declared, rounded_up
@@ -165,11 +165,14 @@ def _accuracy(report: dict[str, Any]) -> tuple[float, float, str] | None:
 
 
 def _independent_rows(test: dict[str, Any]) -> float:
-    """Return how many independent rows would have the accuracy's standard error.
+    """Return how many independent rows would have as wide a 90 % interval.
 
-    With groups, the error does not treat their rows as independent.
+    With groups, the standard error does not treat their rows as independent, and is
+    itself uncertain, so the interval has the quantile of Student's t distribution.
     """
-    p, error = test["accuracy"], test["accuracy_se"]
-    if "n_groups" not in test:
+    p, error, groups = test["accuracy"], test["accuracy_se"], test.get("n_groups")
+    if groups is None:
         return test["n"]
-    return p * (1 - p) / error**2 if error else test["n_groups"]
+    if not error or groups == 1:
+        return groups
+    return p * (1 - p) * (ndtri(0.95) / stdtrit(groups - 1, 0.95) / error) ** 2

@@ -406,7 +406,7 @@ def _test_bar(report: dict[str, Any]) -> _Bar | None:
         f"{_percent(value, 2)} ± {_percent(error, 2)}, on {test['n']:,} public {things}"
     )
     if (count := test.get("n_groups")) is not None:
-        text += f" of {count:,} people"
+        text += f" of {count:,} {'people' if count != 1 else 'person'}"
     return _Bar(f"on public test {things}", value, text)
 
 
