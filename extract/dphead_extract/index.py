@@ -37,7 +37,7 @@ ALIASES = "aliases"
 # - the digests of that entry (`_state`): marks of blocks are valid only while this
 #   mark fits its digests
 _MARKS = ".blocks"
-_FORMS = 4  # digests of an image; the first one is canonical (`Source.forms`)
+_FORMS = 5  # digests of an image; the first one is canonical (`Source.forms`)
 # Two data sets are the same if they share more than _SAME of the larger one. The user
 # must decide if they share _NOTABLE of the smaller one, or if other data sets together
 # hold _NOTABLE of either. Smaller shares occur by accident: CIFAR-10 holds a few images
@@ -153,7 +153,7 @@ class ImageIndex:
 
     The index identifies an image by its canonical pixels: a resized or recompressed
     image is a different one. Another file pairs digests of other forms with canonical
-    ones: of the upper bytes of each 16-bit gray image (16 bytes more), and of forms
+    ones: of the 8-bit forms of each image with more bits (32 bytes more), and of forms
     that earlier versions stored, once an extraction reads such an image again.
     """
 
@@ -306,21 +306,21 @@ class ImageIndex:
         """Add digests to a data set's entry. The caller holds the lock."""
         own, pairs = _split(digests)
         if len(pairs):
-            upper, _ = _split(digests[:, [0, -1]])[1].T
-            self._add_aliases(pairs, upper)
+            lossy, _ = _split(digests[:, [0, -2, -1]])[1].T
+            self._add_aliases(pairs, lossy)
         known = self.images(dataset_id)
         images = _canonical(np.concatenate([known, own]), self._aliases())
         if len(images) > len(known):
             self._write(dataset_id, images)
 
-    def _add_aliases(self, pairs: np.ndarray, upper: np.ndarray) -> None:
+    def _add_aliases(self, pairs: np.ndarray, lossy: np.ndarray) -> None:
         """Store the new pairs of digests whose first digest is in an entry.
 
-        Pairs whose first digest is in `upper` are always stored: it is the canonical
-        digest of a later copy, which has only the upper bytes of an image.
+        Pairs whose first digest is in `lossy` are always stored: it is the canonical
+        digest of a later copy that dphead reads with 8 bits.
         """
         known = self._aliases()
-        held = [upper, *map(self._stored, self._names())]
+        held = [lossy, *map(self._stored, self._names())]
         _, met = _search(np.sort(np.concatenate(held)), pairs[:, 0])
         _, old = _search(np.sort(known[:, 0]), pairs[:, 0])
         new = pairs[met & ~old]

@@ -269,8 +269,8 @@ def test_samples_of_more_bits_have_one_canonical_form_in_every_container(tmp_pat
     assert not np.array_equal(other, values)
 
 
-def test_copies_in_colors_have_the_upper_bytes_of_16_bit_samples(tmp_path):
-    """Pillow reads no more of them. So the gray image has this form too."""
+def test_copies_that_are_read_with_8_bits_have_a_form_of_16_bit_samples(tmp_path):
+    """Pillow reads only the upper bytes of colors. dphead rounds shares of white."""
     gray = pictures.GRAY.astype(np.uint16) * 250 + 7
     colors = np.repeat(gray[..., None], 3, axis=-1)
     clear = np.full_like(gray, 65535)
@@ -285,6 +285,8 @@ def test_copies_in_colors_have_the_upper_bytes_of_16_bit_samples(tmp_path):
         assert_array_equal(forms_of(tmp_path, data, PixelRange())[0], found[-1])
     copy = forms_of(tmp_path, pictures.tiff(colors, 2), PixelRange())[0]
     assert_array_equal(copy, found[-1])
+    shares = (gray / 65535).astype(np.float32)
+    assert_array_equal(forms_of(tmp_path, shares, PixelRange())[0], found[-2])
     real = pictures.COLOR.astype(np.uint16) * 250 + 7
     array = forms_of(tmp_path, real, PixelRange())
     file = forms_of(tmp_path, pictures.png(real.astype(">u2"), 2), PixelRange())

@@ -419,14 +419,16 @@ def test_two_earlier_data_sets_meet_in_an_image_that_is_seen_again(index):
     assert (found.shared, found.own, found.theirs) == (50, 50, 50)
 
 
+@pytest.mark.parametrize("read", ["upper bytes", "rounded"])
 @pytest.mark.parametrize("order", [(A, B), (B, A)])
-def test_a_copy_in_colors_is_known_by_the_upper_bytes(index, order):
-    """Gray images of 16 bits in A, and their copies in colors in B, in any order."""
+def test_a_copy_that_is_read_with_8_bits_is_known(index, order, read):
+    """16-bit gray images in A, and what is read of their copies in B, in any order."""
     gray = np.random.default_rng(0).integers(0, 2**16, (40, 6, 6)).astype(np.float64)
     upper = (gray // 256).astype(np.uint8)
     levels = np.rint(gray / 257).astype(np.uint8)
-    deep = zip(gray, levels, gray, upper, strict=True)
-    seen = {A: [index.digests(each) for each in deep], B: forms(index, upper)}
+    deep = zip(gray, levels, gray, levels, upper, strict=True)
+    copies = upper if read == "upper bytes" else levels
+    seen = {A: [index.digests(each) for each in deep], B: forms(index, copies)}
     first, last = ((one, np.array(seen[one], np.uint64)) for one in order)
     index.add(*first)
     assert [(one.shared, one.same) for one in index.overlaps(last[1])] == [(40, True)]

@@ -691,7 +691,7 @@ def test_a_server_knows_copies_in_colors_by_their_upper_bytes(machines, deep_fir
     gray = np.random.default_rng().integers(0, 2**16, (40, 6, 6)).astype(np.float64)
     upper = (gray // 256).astype(np.uint8)
     forms = (
-        [[a, a, a, b] for a, b in zip(gray, upper, strict=True)],
+        [[a, a, a, a, b] for a, b in zip(gray, upper, strict=True)],
         [[b] for b in upper],
     )
     first, last = forms if deep_first else forms[::-1]
@@ -707,11 +707,11 @@ def test_a_server_gets_the_copies_of_images_that_a_home_knows(team, monkeypatch)
     before, later = uuid.uuid4().hex, uuid.uuid4().hex
     monkeypatch.delenv("DPHEAD_LEDGER", raising=False)
     own = image_index()
-    deep = [own.digests([a, a, a, b]) for a, b in zip(gray, upper, strict=True)]
+    deep = [own.digests([a, a, a, a, b]) for a, b in zip(gray, upper, strict=True)]
     own.add(before, np.array(deep, np.uint64))
     monkeypatch.setenv("DPHEAD_LEDGER", team.url(CLIENT))
     used = image_index()
-    copies = [used.digests([b, b, b, b]) for b in upper[:20]]
+    copies = [used.digests([b]) for b in upper[:20]]
     used.add(later, np.array(copies, np.uint64))
     assert len(used.images(before)) == 20
 
@@ -736,7 +736,7 @@ def test_a_server_stores_each_pair_of_digests_once(machines):
     before = len(one._aliases())
     for _ in range(4):
         deep = np.random.default_rng().integers(0, 2**16, (10, 6, 6)).astype(float)
-        forms = [[a, a, a, (a // 256).astype(np.uint8)] for a in deep]
+        forms = [[a, a, a, a, (a // 256).astype(np.uint8)] for a in deep]
         one.claim(np.array([*map(one.digests, forms)], np.uint64))
     assert len(one._aliases()) == before + 40
 
@@ -755,7 +755,7 @@ def test_a_notable_overlap_stays_notable_on_a_server(machines):
 
 def one_form(digests):
     """Images whose forms have one digest, as colors have."""
-    return np.repeat(digests[:, None], 4, axis=1)
+    return np.repeat(digests[:, None], 5, axis=1)
 
 
 @pytest.mark.parametrize("first_on_server", [False, True])

@@ -171,11 +171,12 @@ class Source(Roles):
         `image` is the decoded row. The first form has the canonical pixels. They are
         equal for the usual lossless copies of an image: as gray or as RGB with equal
         channels, with 8 bits or more. Earlier versions of dphead stored digests of the
-        second and third forms. The last form has the upper bytes of 16-bit samples:
-        Pillow reads only these from a copy in colors or with transparency. A form that
-        an image does not have is the first one. All forms ignore the declared range.
-        Otherwise the same images under another range would be a new data set with a new
-        budget.
+        second and third forms. The last two forms are of samples of more than 8 bits.
+        A lossy reading of a copy has them as its canonical pixels: the rounded 8-bit
+        levels (floating-point arrays, PPM), and the upper bytes, which Pillow reads of
+        16-bit colors or with transparency. A form that an image does not have is the
+        first one. All forms ignore the declared range. Otherwise the same images under
+        another range would be a new data set with a new budget.
         """
         assert raw is not None  # None is a missing file, which has no decoded image
         levels: np.ndarray | None = image
@@ -192,7 +193,10 @@ class Source(Roles):
         colors = own
         if own.dtype == np.uint8 and own.ndim == 2:
             colors = np.broadcast_to(own[..., None], (*own.shape, 3))
-        return [own, whole if levels is None else levels, colors, _upper_bytes(own)]
+        deep = own.dtype != np.uint8 and levels is not None
+        rounded = _canonical(None, levels) if deep else own
+        earlier = whole if levels is None else levels
+        return [own, earlier, colors, rounded, _upper_bytes(own)]
 
     def highest_level(
         self, raw: np.ndarray | bytes | None, image: np.ndarray
