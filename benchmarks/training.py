@@ -110,7 +110,7 @@ def planned(job: Job, calibrate: bool = True) -> None:
     if calibrate:
         named = settings.model, settings.views, settings.augment
         statistic = ModelGradient(facts.n_classes, _SIZE, *named)
-        spec = SimpleNamespace(images=0)  # a row is one image
+        spec = SimpleNamespace(pixels=False)  # normalized rows are feature maps
         network: Any = SimpleNamespace(statistic=statistic, start=None, spec=spec)
         run.make_training(settings, target, facts, network)
 
