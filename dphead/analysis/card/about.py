@@ -157,6 +157,10 @@ def _accuracy(report: dict[str, Any]) -> tuple[float, float, str] | None:
         # Clopper-Pearson interval: betaincinv gives NaN at 0 and at n
         low = betaincinv(right, n - right + 1, 0.05) if right else 0.0
         high = betaincinv(right + 1, n - right, 0.95) if right < n else 1.0
+        if (groups := test.get("n_groups")) is not None:
+            # a few people show no error of people who are rare
+            unseen = 0.05 ** (1 / groups)
+            low, high = min(low, unseen), max(high, 1 - unseen)
         return low, high, f"accuracy on test {name_unit_in(report)}s (90 %)"
     if expected is not None:
         name = f"expected accuracy on {name_new(report)} (90 %)"
