@@ -1,14 +1,14 @@
 """Measure a head on labeled rows: accuracy, top-k, worst class, calibration.
 
-Every figure is an exact function of the measured rows. A
-head's guarantee does not cover these figures.
+Every figure is an exact function of the measured rows. A head's guarantee does not
+cover these figures.
 """
 
 import math
 from typing import Any
 
 import numpy as np
-from dphead_extract.items import UNGROUPED
+from dphead_extract.items import unit_ids
 
 from dphead.privacy.loss import loss_named
 
@@ -51,21 +51,14 @@ def accuracy(
     error = math.sqrt(p * (1 - p) / n)
     if groups is None:
         return p, error
-    member, count = _numbered(groups)
-    if count == 1:
+    names, member, sizes = np.unique(
+        unit_ids(groups), return_inverse=True, return_counts=True
+    )
+    if (count := len(names)) == 1:
         return p, math.sqrt(p * (1 - p))
-    without = (right.sum() - np.bincount(member, right)) / (n - np.bincount(member))
+    without = (right.sum() - np.bincount(member, right)) / (n - sizes)
     jackknife = math.sqrt((count - 1) / count * np.square(without - p).sum())
     return p, max(error, jackknife)
-
-
-def _numbered(groups: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the number (n,) of each row's group, from 0, and the number of groups."""
-    alone = -1 - np.arange(len(groups))
-    names, member = np.unique(
-        np.where(groups == UNGROUPED, alone, groups), return_inverse=True
-    )
-    return member, len(names)
 
 
 def classified(scores: np.ndarray) -> np.ndarray:
@@ -284,7 +277,7 @@ def evaluate_scores(
     worst = int(np.nanargmin(each))  # the first class of a tie
     return {
         "n": len(labels),
-        **({} if groups is None else {"n_groups": _numbered(groups)[1]}),
+        **({} if groups is None else {"n_groups": len(np.unique(unit_ids(groups)))}),
         "n_without_class": int((predicted < 0).sum()),
         "accuracy": value,
         "accuracy_se": error,

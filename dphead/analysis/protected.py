@@ -113,6 +113,13 @@ def own_model(report: dict[str, Any]) -> str:
     return f" --model {name}" if kind_of(report) == "network" and ":" in name else ""
 
 
+def of_people(metrics: dict[str, Any], other: str = "") -> str:
+    """Return " of N people" for rows with groups, else ""."""
+    if (count := metrics.get("n_groups")) is None:
+        return ""
+    return f" of {count:,} {other}{'people' if count != 1 else 'person'}"
+
+
 def protected_unit(group_cap: int | None, thing: str, group_mean: bool = False) -> str:
     """Return the unit of privacy of a plan with rows called `thing`."""
     if group_cap is None:

@@ -113,12 +113,8 @@ def evaluate(as_json: bool, **given: Any) -> None:
     \b
     dphead evaluate run test.h5
     """
-    from dphead.cli.summary import (
-        of_people,
-        shown_accuracy,
-        shown_classes,
-        shown_confusion,
-    )
+    from dphead.analysis.protected import of_people
+    from dphead.cli.summary import shown_accuracy, shown_classes, shown_confusion
 
     asked = _Asked(**given)
     with shown("reading rows") as progress:

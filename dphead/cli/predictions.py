@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dphead_extract.items import UNGROUPED
+from dphead_extract.items import unit_ids
 from dphead_extract.safe_text import one_line, write_csv
 
 from dphead.analysis.metrics import classified
@@ -48,8 +48,9 @@ def mean_per_person(
     (n_groups,) int
         Index of each group's first row.
     """
-    keys = np.where(groups == UNGROUPED, -1 - np.arange(len(groups)), groups)
-    _, first, person = np.unique(keys, return_index=True, return_inverse=True)
+    _, first, person = np.unique(
+        unit_ids(groups), return_index=True, return_inverse=True
+    )
     order = np.argsort(first)
     person, known = np.argsort(order)[person], classified(probabilities)
     sums = np.zeros((len(first), probabilities.shape[1]))

@@ -24,6 +24,7 @@ from dphead.analysis.protected import (
     name_member,
     name_new,
     name_unit_in,
+    of_people,
     own_model,
     parts_of,
 )
@@ -291,13 +292,6 @@ def _worst_class(report: dict[str, Any]) -> Iterator[str]:
 def _interval(released: dict[str, float]) -> str:
     """Return the 90 % interval of a released accuracy."""
     return tied(f"{100 * released['low']:.1f} to {percent(released['high'], 1)}")
-
-
-def of_people(metrics: dict[str, Any], other: str = "") -> str:
-    """Return " of N people" for rows with groups, else ""."""
-    if (count := metrics.get("n_groups")) is None:
-        return ""
-    return f" of {count:,} {other}{'people' if count != 1 else 'person'}"
 
 
 def shown_accuracy(metrics: dict[str, Any]) -> str:

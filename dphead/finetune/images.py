@@ -39,14 +39,13 @@ class Opened(NamedTuple):
     names: Sequence[str] | None = None
     groups: np.ndarray | None = None
 
-    def labeled(self, n_classes: int, source: Path) -> "Opened":
-        """Return all rows. Raises ValueError if no row has a class."""
+    def check_labeled(self, n_classes: int, source: Path) -> None:
+        """Raise ValueError if no row has a class."""
         if not ((self.y >= 0) & (self.y < n_classes)).any():
             raise ValueError(
                 f"{source} has no labels of the network's classes. Pass labeled rows, "
                 "or use `dphead predict`, which needs no labels."
             )
-        return self
 
 
 def load_images(

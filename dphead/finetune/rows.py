@@ -6,11 +6,12 @@ from copy import copy
 from typing import Self
 
 import numpy as np
+from dphead_extract.items import unit_ids
 
 from dphead.data.arrays import ArrayRows
 from dphead.data.blocks import BLOCK_ROWS
 from dphead.privacy.contract import Block, Known
-from dphead.privacy.sampling import NO_GROUP, ranks, within_cap
+from dphead.privacy.sampling import ranks, within_cap
 
 
 class ImageRows:
@@ -117,8 +118,7 @@ def group_places(
     if group_cap is None:
         return np.arange(n_images)[:, None]
     assert groups is not None
-    alone = groups == NO_GROUP
-    ids = np.where(alone, -1 - np.arange(len(groups)), groups)  # group ids are >= 0
+    ids = unit_ids(groups)
     own, slots = np.unique(ids, return_inverse=True)
     kept = within_cap(groups, group_cap)
     places = np.full((len(own), group_cap), -1)

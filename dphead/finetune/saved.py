@@ -190,7 +190,9 @@ def open_rows(
             classes = names if measured else None
             x, y, groups = files.measured_rows(rows, file, classes)
             opened = Opened(x, y, rows.valid, files.row_names(source, split), groups)
-    return opened.labeled(len(names), source) if measured else opened
+    if measured:
+        opened.check_labeled(len(names), source)
+    return opened
 
 
 def scores(network: Network, state: TrainingState, rows: Opened) -> np.ndarray:

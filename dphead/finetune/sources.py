@@ -404,4 +404,5 @@ def load_test(options: FinetuneOptions, train: Data) -> tuple[Opened, str] | Non
                 f"{typed(got)} instead of {typed(wanted)}. Prepare both sources with "
                 "the same options and image size."
             )
-    return data.measured.labeled(len(own.class_names), path), origin
+    data.measured.check_labeled(len(own.class_names), path)
+    return data.measured, origin

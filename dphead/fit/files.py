@@ -393,8 +393,9 @@ def images_of_test(
     options: RunOptions, rows: FeaturesRows, file: FeaturesFile
 ) -> np.ndarray | None:
     """Return the images that `SplitRows` holds for test rows of a features file."""
-    one = _is_one_file(options)
-    return rows.image_digests() if one else known_images(file.dataset_id)
+    if _is_one_file(options):
+        return rows.image_digests()
+    return known_images(file.dataset_id)
 
 
 def _is_one_file(options: RunOptions) -> bool:

@@ -314,10 +314,11 @@ class ImageIndex:
             self._write(dataset_id, images)
 
     def _add_aliases(self, pairs: np.ndarray, lossy: np.ndarray) -> None:
-        """Store the new pairs of digests whose first digest is in an entry.
+        """Store new pairs (other form, canonical), each other form once.
 
-        Pairs whose first digest is in `lossy` are always stored: it is the canonical
-        digest of a later copy that dphead reads with 8 bits.
+        A pair is stored if an entry holds the digest of its other form, or if this
+        digest is in `lossy`: a later copy can have it as its canonical digest, because
+        dphead reads the copy with 8 bits.
         """
         known = self._aliases()
         held = [lossy, *map(self._stored, self._names())]

@@ -295,6 +295,11 @@ def check_exact(groups: Any) -> None:
             )
 
 
+def unit_ids(groups: np.ndarray) -> np.ndarray:
+    """Return group ids (n,) in which a row without a group has its own negative id."""
+    return np.where(groups == UNGROUPED, -1 - np.arange(len(groups)), groups)
+
+
 def text_group(name: str | None) -> int:
     """Return the id of the group with this name: 63 bits of a digest, or UNGROUPED.
 

@@ -34,6 +34,7 @@ from dphead.analysis.protected import (
     name_member,
     name_new,
     name_unit_in,
+    of_people,
     own_model,
     parts_of,
     public_statement,
@@ -404,9 +405,8 @@ def _test_bar(report: dict[str, Any]) -> _Bar | None:
     things = f"{name_unit_in(report)}s"
     text = (
         f"{_percent(value, 2)} ± {_percent(error, 2)}, on {test['n']:,} public {things}"
+        f"{of_people(test)}"
     )
-    if (count := test.get("n_groups")) is not None:
-        text += f" of {count:,} {'people' if count != 1 else 'person'}"
     return _Bar(f"on public test {things}", value, text)
 
 

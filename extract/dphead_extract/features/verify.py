@@ -14,7 +14,7 @@ from dphead_extract.errors import FormatError
 from dphead_extract.features.disk import read_names
 from dphead_extract.features.reading import FeaturesFile, open_features
 from dphead_extract.features.rows import block_digest
-from dphead_extract.items import UNGROUPED, text_group
+from dphead_extract.items import UNGROUPED, text_group, unit_ids
 
 # texts that other software writes for a missing value
 _LIKE_MISSING = ("NA", "N/A", "#N/A", "NaN", "nan", "None", "null", "NULL", "<NA>")
@@ -207,9 +207,7 @@ def _images(file: FeaturesFile) -> Iterator[_Problem]:
         "in two classes": _in_two(keys, file.labels, real & (file.labels >= 0)),
     }
     if file.group is not None:
-        # each row without a group is its own group
-        groups = np.where(file.group < 0, -1 - ordinals, file.group)
-        found["in two groups"] = _in_two(keys, groups, real)
+        found["in two groups"] = _in_two(keys, unit_ids(file.group), real)
     twice = _in_two(keys, ordinals, real)
     found["in several rows"] = np.setdiff1d(twice, np.concatenate([*found.values()]))
     for where, rows in found.items():
